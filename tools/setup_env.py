@@ -220,7 +220,7 @@ def precompile_header(venv: Path, source: Path, target: Target, env) -> str:
 
 
 def build_wheel(venv: Path, requirement: str, target: Target, folder: Path, log: Path) -> Path:
-    """Build mmcv with its ops, showing how far the compiler is. Raises SetupError with its words."""
+    """Build mmcv with its ops, showing how far the compiler is."""
     env = target.env()
     with tempfile.TemporaryDirectory() as tmp:
         tmp = Path(tmp)
@@ -323,7 +323,7 @@ def set_up(stack: str):
     wanted = fingerprint(names)
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - this file is what finds out
         raise SetupError(f'Python 3.10 or later is needed, this is {sys.version.split()[0]}. '
                          'Name another one: make setup PYTHON=python3.11')
     start = time.monotonic()

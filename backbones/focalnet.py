@@ -1,0 +1,298 @@
+"""FocalNet: Focal Modulation Networks (Yang et al., NeurIPS 2022, arXiv 2203.11926).
+
+Where self-attention first relates each query to all keys and then sums values, focal modulation
+first sums the context around each place, at several ranges, and then lets the query meet the
+result once:
+
+    y_i = q(x_i) * h(sum_l g_i^l z_i^l)                                          (section 3.2)
+
+Maps are (N, H, W, C) inside, (N, C, H, W) at the outputs. Parameter and argument names are those
+of the authors' releases.
+"""
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmengine.model import BaseModule
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .layers import DropPath, Mlp, check_stage_lengths, check_stages
+from .ops import DepthwiseConv2d
+from .pretrained import load_pretrained
+
+
+class FocalModulation(nn.Module):
+    """Focal modulation of a map (paper, section 3.2, figure 2).
+
+    Context is gathered by a chain of depthwise convolutions, so that level l sees a window of
+    1 + sum_l (k_l - 1) pixels with k_l = focal_window + 2 l (l = 0 .. focal_level - 1); one last
+    level is the mean of the whole map.
+
+    Args:
+        dim: channels C.
+        focal_level: number L of convolutional levels.
+        focal_window: kernel size of the first level.
+        proj_drop: dropout after the output projection.
+        use_postln_in_modulation: a LayerNorm before the output projection (the H models).
+        normalize_modulator: divide the modulator by the number of levels L + 1 (the fl4 models).
+    """
+
+    def __init__(self, dim: int, focal_level: int, focal_window: int, proj_drop: float = 0.,
+                 use_postln_in_modulation: bool = False, normalize_modulator: bool = False):
+        super().__init__()
+        self.focal_level = focal_level
+        self.scale = 1. / (focal_level + 1) if normalize_modulator else 1.
+        self.split = (dim, dim, focal_level + 1)
+        self.f = nn.Linear(dim, sum(self.split))
+        self.focal_layers = nn.ModuleList(
+            nn.Sequential(DepthwiseConv2d(dim, focal_window + 2 * level, bias=False), nn.GELU())
+            for level in range(focal_level))
+        self.act = nn.GELU()
+        self.h = nn.Conv2d(dim, dim, 1)
+        self.ln = nn.LayerNorm(dim) if use_postln_in_modulation else nn.Identity()
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, H, W, C) to (N, H, W, C)."""
+        q, z, gates = self.f(x).split(self.split, dim=-1)
+        z = z.permute(0, 3, 1, 2).contiguous()  # (N, C, H, W): the layout depthwise kernels like
+        gates = gates.permute(0, 3, 1, 2) * self.scale  # (N, L + 1, H, W)
+        modulator = 0.
+        for level, focal_layer in enumerate(self.focal_layers):
+            z = focal_layer(z)
+            modulator = modulator + z * gates[:, level:level + 1]
+        z = self.act(z.mean((2, 3), keepdim=True))  # (N, C, 1, 1)
+        modulator = modulator + z * gates[:, self.focal_level:]
+        y = q * self.h(modulator).permute(0, 2, 3, 1)
+        return self.proj_drop(self.proj(self.ln(y)))
+
+
+class FocalNetBlock(nn.Module):
+    """Modulation and MLP, each a residual branch.
+
+    The norm precedes the branch's operation, or follows it with ``use_postln``.
+    """
+
+    def __init__(self, dim: int, mlp_ratio: float, drop: float, drop_path: float,
+                 use_layerscale: bool, layerscale_value: float, use_postln: bool, **modulation):
+        super().__init__()
+        self.use_postln = use_postln
+        self.norm1 = nn.LayerNorm(dim)
+        self.modulation = FocalModulation(dim, proj_drop=drop, **modulation)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), drop)
+        self.drop_path = DropPath(drop_path)
+        self.gamma_1 = self.gamma_2 = 1.
+        if use_layerscale:
+            self.gamma_1 = nn.Parameter(torch.full((dim,), layerscale_value))
+            self.gamma_2 = nn.Parameter(torch.full((dim,), layerscale_value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, H, W, C) to (N, H, W, C)."""
+        if self.use_postln:
+            x = x + self.drop_path(self.gamma_1 * self.norm1(self.modulation(x)))
+            return x + self.drop_path(self.gamma_2 * self.norm2(self.mlp(x)))
+        x = x + self.drop_path(self.gamma_1 * self.modulation(self.norm1(x)))
+        return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    """Divide a map's resolution by ``patch_size``: a strided convolution, then LayerNorm.
+
+    A kernel larger than the patch makes neighbouring patches overlap. A map that the patch does
+    not divide is first padded with zeros on the right and at the bottom.
+    """
+
+    def __init__(self, patch_size: int, in_chans: int, embed_dim: int, kernel_size: int,
+                 padding: int, norm: bool = True):
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size, patch_size, padding)
+        self.norm = nn.LayerNorm(embed_dim) if norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C_in, H, W) to (N, ceil(H / patch_size), ceil(W / patch_size), C_out)."""
+        x = F.pad(x, (0, -x.shape[3] % self.patch_size, 0, -x.shape[2] % self.patch_size))
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class BasicLayer(nn.Module):
+    """The blocks of one stage, and the downsampling that leads to the next."""
+
+    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None,
+                 use_checkpoint: bool):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.downsample = downsample
+        self.use_checkpoint = use_checkpoint
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, H, W, C) to the stage's map (N, H, W, C) and the next one's input."""
+        for block in self.blocks:
+            if self.use_checkpoint and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return x, x if self.downsample is None else self.downsample(x.permute(0, 3, 1, 2))
+
+
+@MODELS.register_module()
+class FocalNet(BaseModule):
+    """FocalNet as a backbone for dense prediction.
+
+    Takes images (N, 3, H, W) of any H and W and returns one map (N, C_i, ceil(H / s_i),
+    ceil(W / s_i)) for each stage i in ``out_indices``, C_i = embed_dim * 2^i, s_i = 4 * 2^i.
+
+    Args:
+        embed_dim: channels of the first stage.
+        depths: blocks in each stage.
+        mlp_ratio: hidden width of the MLP over its input width.
+        drop_rate: dropout after the stem, the modulation and in the MLP.
+        drop_path_rate: stochastic depth of the last block; it grows linearly from 0 at the first.
+        patch_norm: LayerNorm after the stem.
+        out_indices: stages whose maps are returned; each has its own LayerNorm (norm0 ..).
+        frozen_stages: -1 freezes nothing, 0 the stem, k the stem and the first k stages: their
+            parameters get no gradient and they stay in eval mode.
+        focal_levels: convolutional levels L in each stage.
+        focal_windows: first level's kernel size in each stage.
+        use_conv_embed: overlapping stem (7 x 7) and downsampling (3 x 3).
+        use_layerscale: scale each residual branch by a learned vector.
+        layerscale_value: what that vector starts from.
+        use_postln: norm after modulation and MLP instead of before.
+        use_postln_in_modulation: LayerNorm inside the modulation.
+        normalize_modulator: divide the modulator by the number of levels.
+        use_checkpoint: recompute each block in the backward pass instead of storing it.
+        init_cfg: ``dict(type='Pretrained', checkpoint=FILE_OR_URL)`` starts from published weights
+            (classification kernels and gates are adapted); a checkpoint of None, or no init_cfg,
+            from random ones.
+
+    Raises:
+        ValueError: an argument that does not fit the number of stages, or weights of another model.
+    """
+
+    def __init__(self,
+                 embed_dim: int = 96,
+                 depths: Sequence[int] = (2, 2, 6, 2),
+                 mlp_ratio: float = 4.,
+                 drop_rate: float = 0.,
+                 drop_path_rate: float = 0.3,
+                 patch_norm: bool = True,
+                 out_indices: Sequence[int] = (0, 1, 2, 3),
+                 frozen_stages: int = -1,
+                 focal_levels: Sequence[int] = (3, 3, 3, 3),
+                 focal_windows: Sequence[int] = (9, 9, 9, 9),
+                 use_conv_embed: bool = False,
+                 use_layerscale: bool = False,
+                 layerscale_value: float = 1e-4,
+                 use_postln: bool = False,
+                 use_postln_in_modulation: bool = False,
+                 normalize_modulator: bool = False,
+                 use_checkpoint: bool = False,
+                 init_cfg: dict | None = None):
+        super().__init__(init_cfg)
+        num_stages = len(depths)
+        check_stage_lengths('FocalNet', depths, focal_levels=focal_levels,
+                            focal_windows=focal_windows)
+        check_stages('FocalNet', num_stages, out_indices, frozen_stages)
+        self.out_indices = tuple(out_indices)
+        self.frozen_stages = frozen_stages
+
+        dims = [embed_dim * 2**i for i in range(num_stages)]
+        # Kernel size and padding. The released L, XL and H weights were trained with a stem
+        # padding of 2, though the authors' detection code says 3.
+        stem, downsampling = ((7, 2), (3, 1)) if use_conv_embed else ((4, 0), (2, 0))
+        self.patch_embed = PatchEmbed(4, 3, embed_dim, *stem, norm=patch_norm)
+        self.pos_drop = nn.Dropout(drop_rate)
+        drop_path = iter(torch.linspace(0, drop_path_rate, sum(depths), device='cpu').tolist())
+        self.layers = nn.ModuleList()
+        for i, dim in enumerate(dims):
+            blocks = [
+                FocalNetBlock(
+                    dim, mlp_ratio, drop_rate, next(drop_path), use_layerscale, layerscale_value,
+                    use_postln, focal_level=focal_levels[i], focal_window=focal_windows[i],
+                    use_postln_in_modulation=use_postln_in_modulation,
+                    normalize_modulator=normalize_modulator) for _ in range(depths[i])
+            ]
+            downsample = (PatchEmbed(2, dim, 2 * dim, *downsampling)
+                          if i < num_stages - 1 else None)
+            self.layers.append(BasicLayer(blocks, downsample, use_checkpoint))
+        for i in self.out_indices:
+            self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        for module in self._frozen_modules():
+            module.requires_grad_(False)
+
+    def init_weights(self):
+        """Load the weights that init_cfg names, if any."""
+        if not (self.init_cfg and self.init_cfg.get('type') == 'Pretrained'):
+            super().init_weights()
+        elif self.init_cfg.get('checkpoint'):
+            load_pretrained(self, self.init_cfg['checkpoint'], adapt_focalnet_weights)
+        self._is_init = True
+
+    def _frozen_modules(self):
+        if self.frozen_stages >= 0:
+            yield from (self.patch_embed, self.pos_drop)
+        for i in range(self.frozen_stages):
+            yield self.layers[i]
+            if i in self.out_indices:
+                yield getattr(self, f'norm{i}')
+
+    def train(self, mode: bool = True):
+        """Set the mode; frozen stages stay in eval mode."""
+        super().train(mode)
+        for module in self._frozen_modules():
+            module.eval()
+        return self
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Images (N, 3, H, W) to a tuple of maps, one for each of ``out_indices``."""
+        x = self.pos_drop(self.patch_embed(x))
+        outs = []
+        for i, layer in enumerate(self.layers):
+            out, x = layer(x)
+            if i in self.out_indices:
+                out = getattr(self, f'norm{i}')(out)
+                outs.append(out.permute(0, 3, 1, 2).contiguous())
+        return tuple(outs)
+
+
+def adapt_focalnet_weights(state: dict[str, Tensor], model: dict[str, Tensor]):
+    """Fit ImageNet weights to a detection FocalNet, which has larger kernels and maybe more levels.
+
+    Depthwise kernels are padded with zeros around the centre, which changes nothing in what the
+    network computes, or cropped to it. The rows of ``modulation.f`` are query, context, one gate
+    a level and the global gate: gates of levels that the file lacks are zero, and the global one,
+    always the last, keeps its place at the end.
+
+    Args:
+        state: the file's entries under our names.
+        model: the model's entries.
+
+    Returns:
+        (adapted entries, {name: what was done to it}).
+    """
+    adapted, rules = dict(state), {}
+    for name, value in state.items():
+        if name not in model or model[name].shape == value.shape:
+            continue
+        target = model[name]
+        if '.focal_layers.' in name and value.shape[:2] == target.shape[:2]:
+            margin = (target.shape[-1] - value.shape[-1]) // 2
+            adapted[name] = F.pad(value, (margin,) * 4)  # a negative margin crops
+            rules[name] = (f'kernel {"padded" if margin > 0 else "cropped"} '
+                           f'{value.shape[-1]} -> {target.shape[-1]}')
+        elif '.modulation.f.' in name and value.shape[1:] == target.shape[1:]:
+            extra = len(target) - len(value)
+            if extra < 0:
+                continue  # a file with more levels is another network: reported as a mismatch
+            zeros = value.new_zeros(extra, *value.shape[1:])
+            adapted[name] = torch.cat([value[:-1], zeros, value[-1:]])
+            rules[name] = f'{extra} gate{"s" * (extra > 1)} added'
+    return adapted, rules

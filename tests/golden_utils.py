@@ -1,0 +1,58 @@
+"""Compare a model with recorded outputs of the authors' release (files in tests/golden).
+
+The models' weights are a function of their names, so that no weight file is needed.
+"""
+import json
+import zlib
+from pathlib import Path
+
+import torch
+from torch import nn
+
+GOLDEN = Path(__file__).parent / 'golden'
+
+
+def load_golden(name: str) -> dict:
+    return json.loads((GOLDEN / f'{name}.json').read_text())
+
+
+def rule_value(key: str, shape) -> torch.Tensor:
+    """The value that a state-dict entry of this name has in the golden runs."""
+    r = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(zlib.crc32(key.encode())))
+    leaf = key.rsplit('.', 1)[-1]
+    if leaf == 'running_var':
+        return 1 + 0.1 * r.abs()
+    if leaf == 'weight':
+        return r / r[0].numel()**0.5 if r.ndim >= 2 else 1 + 0.1 * r
+    return 0.1 * r
+
+
+def fill_(model: nn.Module) -> nn.Module:
+    """Give every floating-point entry its golden value."""
+    state = model.state_dict()
+    model.load_state_dict({
+        key: rule_value(key, value.shape)
+        if value.is_floating_point() and not key.endswith('attn_mask') else value
+        for key, value in state.items()
+    }, assign=True)
+    return model
+
+
+def golden_input(shape) -> torch.Tensor:
+    return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0))
+
+
+def entries(state) -> list:
+    """A state dict as the golden files list it: [name, shape, dtype], sorted by name."""
+    return sorted([key, list(value.shape), str(value.dtype).removeprefix('torch.')]
+                  for key, value in state.items())
+
+
+def assert_close_to_golden(tensor: torch.Tensor, record: dict, rtol: float = 1e-4):
+    """The tensor's shape, sum of magnitudes and sampled values are the recorded ones."""
+    assert list(tensor.shape) == list(record['shape'])
+    tensor = tensor.detach().double()
+    expected = torch.tensor(record['value'], dtype=torch.float64)
+    error = (tensor.flatten()[torch.tensor(record['index'])] - expected).abs().max().item()
+    assert error <= rtol * max(1., record['std']), f'off by {error:.2e}'
+    assert abs(tensor.abs().sum().item() - record['abs_sum']) <= rtol * max(1, record['abs_sum'])
