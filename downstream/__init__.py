@@ -1,0 +1,5 @@
+"""What the downstream experiments need beside mmdet and mmseg: importing it registers everything.
+
+Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``.
+"""
+from . import checkpoints, loading, results  # noqa: F401

@@ -1,0 +1,95 @@
+"""Checkpoints: read without running anybody's code, refused when they do not fit the model."""
+import os
+import pickle
+import re
+
+import numpy as np
+import torch
+from mmengine.hooks import Hook
+from mmengine.logging import HistoryBuffer
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import CheckpointLoader
+
+from .errors import UserError
+
+
+def history_method(owner, name):
+    """The getattr of the safe reader: HistoryBuffers carry their methods, nothing else may."""
+    if owner is not HistoryBuffer:
+        raise pickle.UnpicklingError(f'GLOBAL getattr({owner}, {name})')
+    return getattr(owner, name)
+
+
+# What mmengine's own checkpoints hold beside tensors: the log's history, numbers in NumPy arrays.
+# NumPy 2 renamed the module of the functions that rebuild them; files have either name.
+multiarray = (getattr(np, '_core', None) or np.core).multiarray
+SAFE_GLOBALS = [
+    HistoryBuffer, (history_method, 'builtins.getattr'),
+    slice, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes['All']},
+    *[(getattr(multiarray, name), f'numpy.{core}.multiarray.{name}')
+      for name in ('_reconstruct', 'scalar') for core in ('core', '_core')]]
+
+
+@CheckpointLoader.register_scheme(prefixes='', force=True)
+def load_from_local(filename, map_location):
+    """Load a file for every mmengine loader (test, resume, load_from, Pretrained).
+
+    Upstream's loader goes back to unpickling anything when the safe way fails (the fork) or cannot
+    read its own checkpoints with torch >= 2.6 (mmengine 0.10.7); this one does neither.
+    """
+    filename = os.path.expanduser(filename)
+    if not os.path.isfile(filename):
+        raise UserError(f'there is no checkpoint file {filename}')
+    try:
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            checkpoint = torch.load(filename, map_location=map_location, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        unsafe = re.search(r'GLOBAL (\S+)', str(error))
+        if unsafe:
+            raise UserError(
+                f'{filename} holds more than weights ({unsafe[1]}), and reading that would run '
+                'code from the file; ask its author for a state dict of tensors') from None
+        raise UserError(f'{filename} is not a checkpoint, or not all of it: it cannot be read as '
+                        'a PyTorch file; copy or download it again') from None
+    if not isinstance(checkpoint, dict):
+        raise UserError(f'{filename} is not a checkpoint: it holds a {type(checkpoint).__name__}, '
+                        'not a state dict')
+    return checkpoint
+
+
+class CheckFits(Hook):
+    """Refuses a checkpoint that is not the model's: mmengine itself only warns.
+
+    Args:
+        source (str): what to call the checkpoint.
+        whole (bool): whether the checkpoint is the model (test, resume), so that every shape and
+            nearly every parameter must fit; otherwise (load_from, to fine-tune) some must.
+        resume (bool): whether it must also hold the state of a training run.
+    """
+    priority = 'VERY_LOW'  # after EMAHook has put its averaged weights in place
+
+    def __init__(self, source, whole=True, resume=False):
+        self.source, self.whole, self.resume = source, whole, resume
+
+    def after_load_checkpoint(self, runner, checkpoint):
+        model = runner.model
+        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+            model = model.module
+        state = {re.sub(r'^module\.', '', name): value
+                 for name, value in checkpoint.get('state_dict', checkpoint).items()}
+        wanted = dict(model.named_parameters())
+        wrong = [f'{name}: {tuple(state[name].shape)} in the checkpoint, {tuple(p.shape)} here'
+                 for name, p in wanted.items() if name in state and state[name].shape != p.shape]
+        missing = [f'{name}: not in the checkpoint' for name in wanted if name not in state]
+        fits = len(wanted) - len(wrong) - len(missing)
+        if fits == 0 or (self.whole and (wrong or fits < 0.9 * len(wanted))):
+            meta = checkpoint.get('meta') or {}
+            trained = meta.get('experiment_name')
+            raise UserError(
+                f'{self.source} does not fit the model: {fits} of {len(wanted)} tensors fit. '
+                'First that do not:\n  ' + '\n  '.join(wrong[:2] + missing[:2]) + '\n'
+                + (f'It was written by the experiment {trained}: is this its config?' if trained
+                   else 'Is this the config it was trained with?'))
+        if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
+            raise UserError(f'{self.source} holds weights only, no state of a training run to go '
+                            'on from; begin a run with them with --cfg-options load_from=FILE')

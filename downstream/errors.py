@@ -1,0 +1,53 @@
+"""One clear message for what a person can put right; a traceback for everything else."""
+import contextlib
+import re
+import sys
+import traceback
+
+
+class UserError(Exception):
+    """Bad input. The message says what is wrong, where, and what to do about it.
+
+    Takes one string, so that a DataLoader worker's error can be raised again in the main process.
+    """
+
+
+@contextlib.contextmanager
+def one_message(interrupted):
+    """Around a tool's main function: bad input ends it with one ``error:`` line and status 1.
+
+    Args:
+        interrupted (str): what to say when the person stops the tool (status 130).
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f'interrupted: {interrupted}', file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        message = user_message(error)
+        if message is None:
+            raise
+        sys.exit(f'error: {message}')
+
+
+def user_message(error):
+    """The text to show alone when the person can put the error right, None otherwise.
+
+    That is a UserError; a ValueError that a backbone raises about its arguments; and mmengine's
+    registry refusing a config's ``type`` or argument name. Looks behind what wraps it.
+    """
+    while error is not None:
+        text = str(error.args[0]) if error.args else str(error)
+        if isinstance(error, UserError):
+            # A worker's error arrives with the worker's traceback before its own text.
+            return re.split(r'^\S*\bUserError: ', text, flags=re.MULTILINE)[-1].strip()
+        raised_in = [frame.f_globals.get('__name__', '')
+                     for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        if isinstance(error, ValueError) and raised_in.split('.')[0] == 'backbones':
+            return text
+        if (isinstance(error, (KeyError, TypeError))
+                and raised_in == 'mmengine.registry.build_functions'):
+            return f'the config cannot be built: {text.split(" Please check")[0]}'
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None

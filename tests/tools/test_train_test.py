@@ -1,0 +1,142 @@
+"""tools/train.py and tools/test.py from training to test-time augmentation, and the launcher."""
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(f'tools_{name}', ROOT / 'tools' / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main
+
+
+train, score = tool('train'), tool('test')
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Run from another directory, on one thread: more would wait for each other on tiny maps."""
+    new_second()
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv('LOCAL_RANK', '0')  # train.py sets it; monkeypatch takes it back
+    yield
+    torch.set_num_threads(threads)
+
+
+def log_of(work_dir):
+    return '\n'.join(path.read_text() for path in sorted(Path(work_dir).glob('*/*.log')))
+
+
+def new_second():
+    """mmengine names runs by the second and shares one logger among those of a name."""
+    time.sleep(1.01 - time.time() % 1)
+
+
+@pytest.mark.parametrize('task', ['detection', 'segmentation'])
+def test_train_resume_score(task, request, tmp_path):
+    config = request.getfixturevalue(task)
+    work_dir = tmp_path / 'work_dirs' / config.stem
+    train([str(config), '--resume', '--auto-scale-lr'])
+    log = log_of(work_dir)
+    assert 'no checkpoint in' in log and 'starts from scratch' in log
+    assert 'float32 instead of mixed precision' in log
+    dumped = Config.fromfile(work_dir / config.name)
+    assert dumped.optim_wrapper.type == 'OptimWrapper'
+    assert 'loss_scale' not in dumped.optim_wrapper and dumped.optim_wrapper.clip_grad.max_norm == 1
+    state = torch.load(work_dir / 'iter_2.pth', weights_only=False)
+    assert state['optimizer']['param_groups'][0]['initial_lr'] == pytest.approx(1e-3 * 2 / 16)
+
+    new_second()
+    train([str(config), '--resume', '--cfg-options', 'train_cfg.max_iters=4'])
+    assert 'resumed epoch: 0, iter: 2' in log_of(work_dir)
+    assert (work_dir / 'iter_4.pth').is_file()
+
+    new_second()
+    score([str(config), str(work_dir / 'iter_4.pth'), '--work-dir', 'scores', '--out', 'out.pkl',
+           '--show-dir', 'pictures'])
+    results = pickle.loads(Path('out.pkl').read_bytes())
+    assert len(results) == 2
+    assert len(list(Path('pictures').rglob('*.[jp][pn]g'))) == 2
+    assert ('bbox_mAP' if task == 'detection' else 'mIoU') in log_of('scores')
+    if task == 'segmentation':
+        assert 'seg_logits' not in results[0]
+
+    new_second()
+    score([str(config), str(work_dir / 'iter_4.pth'), '--work-dir', 'tta', '--tta'])
+    assert ('bbox_mAP' if task == 'detection' else 'mIoU') in log_of('tta')
+
+
+def test_resume_from_a_file(segmentation):
+    """And what the log says about weights before."""
+    no_validation = ['val_dataloader=None', 'val_evaluator=None', 'val_cfg=None']
+    train([str(segmentation), '--work-dir', 'first', '--cfg-options', *no_validation])
+    log = log_of('first')
+    assert 'starts from random weights' in log
+    assert 'model.backbone.init_cfg.checkpoint=FILE' in log
+
+    new_second()
+    train([str(segmentation), '--resume', 'first/iter_2.pth', '--work-dir', 'second',
+           '--cfg-options', 'train_cfg.max_iters=3', *no_validation])
+    log = log_of('second')
+    assert 'resumed epoch: 0, iter: 2' in log and 'random weights' not in log
+
+
+def test_two_processes_without_gpu(segmentation):
+    """The wrapper trains with gloo: what one process learns, both have."""
+    env = {**os.environ, 'PYTHON': sys.executable, 'PORT': '29871', 'OMP_NUM_THREADS': '1'}
+    env.pop('LOCAL_RANK')
+    done = subprocess.run(
+        [ROOT / 'tools' / 'dist_train.sh', segmentation, '2', '--work-dir', 'two'],
+        env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert Path('two/iter_2.pth').is_file()
+    log = log_of('two')
+    assert 'processes talk through gloo' in log and 'Distributed training: True' in log
+    assert 'mIoU' in log
+
+
+def test_wrappers_pass_everything_on(tmp_path, monkeypatch):
+    """The shell scripts' calling conventions, with programs that print their arguments."""
+    (tmp_path / 'srun').write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / 'srun').chmod(0o755)
+    env = {**os.environ, 'PATH': f'{tmp_path}:{os.environ["PATH"]}', 'PYTHON': '/bin/echo'}
+
+    def run(script, *args, **settings):
+        return subprocess.run([ROOT / 'tools' / script, *args], env={**env, **settings},
+                              capture_output=True, text=True, check=True).stdout
+
+    said = run('dist_test.sh', 'c.py', 'w.pth', '4', '--tta', NNODES='2', NODE_RANK='1',
+               MASTER_ADDR='host', PORT='1234')
+    assert '--nnodes=2 --node_rank=1 --master_addr=host --master_port=1234' in said
+    assert 'test.py c.py w.pth --launcher pytorch --tta' in said
+    said = run('slurm_train.sh', 'part', 'job', 'c.py', 'dir', '--amp', GPUS='16',
+               SRUN_ARGS='--time=1 --mem=2')
+    assert '-p part --job-name=job --gres=gpu:8 --ntasks=16' in said
+    assert '--time=1 --mem=2' in said
+    assert 'train.py c.py --launcher slurm --work-dir dir --amp' in said
+    said = run('slurm_train.sh', 'part', 'job', 'c.py', '--amp')
+    assert 'train.py c.py --launcher slurm --amp' in said
+    said = run('slurm_test.sh', 'part', 'job', 'c.py', 'w.pth', '--tta', GPUS='2')
+    assert '--gres=gpu:2' in said and 'test.py c.py w.pth --launcher slurm --tta' in said
+
+
+def test_a_script_alone(tmp_path):
+    """As a person starts it: one line, no traceback, status 1, from any directory."""
+    done = subprocess.run([sys.executable, ROOT / 'tools' / 'train.py', 'nothing.py'],
+                          capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith('error: there is no config file nothing.py')
+    assert 'Traceback' not in done.stderr

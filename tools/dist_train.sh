@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Train with several processes, one a GPU: tools/dist_train.sh CONFIG GPUS [train.py's flags]
+# Several machines: run it on each, with NNODES, NODE_RANK, MASTER_ADDR and PORT set.
+set -euo pipefail
+if [ $# -lt 2 ]; then sed -n 2,3p "$0" >&2; exit 1; fi
+
+CONFIG=$1
+GPUS=$2
+TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [ -x "$TOOLS/../.venv/bin/python" ]; then VENV="$TOOLS/../.venv/bin/python"; fi
+PYTHON=${PYTHON:-${VENV:-python3}}
+
+exec "$PYTHON" -m torch.distributed.run \
+    --nnodes="${NNODES:-1}" \
+    --node_rank="${NODE_RANK:-0}" \
+    --master_addr="${MASTER_ADDR:-127.0.0.1}" \
+    --master_port="${PORT:-29500}" \
+    --nproc_per_node="$GPUS" \
+    "$TOOLS/train.py" "$CONFIG" --launcher pytorch "${@:3}"

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Train on a Slurm cluster: tools/slurm_train.sh PARTITION JOB_NAME CONFIG [WORK_DIR] [train.py's flags]
+# GPUS, GPUS_PER_NODE, CPUS_PER_TASK and SRUN_ARGS say how, e.g. GPUS=16 SRUN_ARGS='--time=2-0'.
+set -euo pipefail
+if [ $# -lt 3 ]; then sed -n 2,3p "$0" >&2; exit 1; fi
+
+PARTITION=$1
+JOB_NAME=$2
+CONFIG=$3
+shift 3
+if [ $# -gt 0 ] && [[ $1 != -* ]]; then set -- --work-dir "$1" "${@:2}"; fi
+GPUS=${GPUS:-8}
+GPUS_PER_NODE=${GPUS_PER_NODE:-$((GPUS < 8 ? GPUS : 8))}
+TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+if [ -x "$TOOLS/../.venv/bin/python" ]; then VENV="$TOOLS/../.venv/bin/python"; fi
+PYTHON=${PYTHON:-${VENV:-python3}}
+
+# SRUN_ARGS is several words on purpose.
+# shellcheck disable=SC2086
+exec srun -p "$PARTITION" --job-name="$JOB_NAME" \
+    --gres=gpu:"$GPUS_PER_NODE" \
+    --ntasks="$GPUS" \
+    --ntasks-per-node="$GPUS_PER_NODE" \
+    --cpus-per-task="${CPUS_PER_TASK:-5}" \
+    --kill-on-bad-exit=1 \
+    ${SRUN_ARGS:-} \
+    "$PYTHON" -u "$TOOLS/train.py" "$CONFIG" --launcher slurm "$@"

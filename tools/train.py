@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Train a detector or a segmentor: ``python tools/train.py CONFIG``."""
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from mmengine.runner import find_latest_checkpoint
+
+from downstream.checkpoints import CheckFits
+from downstream.checks import check_data
+from downstream.errors import UserError, one_message
+from downstream.launch import (
+    build_runner,
+    fit_launcher,
+    fit_precision,
+    has_accelerator,
+    load_config,
+    make_parser,
+    parse,
+)
+
+
+def parse_args(argv):
+    parser = make_parser(__doc__)
+    parser.add_argument('--amp', action='store_true', help='train in mixed precision')
+    parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
+                        help='go on from this checkpoint, or from the latest in the work dir')
+    parser.add_argument('--auto-scale-lr', action='store_true',
+                        help="scale the learning rate with the batch size over the config's "
+                             'auto_scale_lr.base_batch_size')
+    return parse(parser, argv)
+
+
+def apply_flags(cfg, args):
+    """Set in the config what the flags ask for. Returns the lines to log about it."""
+    if args.amp:
+        if not has_accelerator():
+            raise UserError('--amp: mixed precision needs a GPU, and there is none here; without '
+                            '--amp training runs in float32')
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
+            raise UserError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
+        cfg.auto_scale_lr.enable = True
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    if cfg.get('load_from') and '://' not in cfg.load_from and not Path(cfg.load_from).is_file():
+        raise UserError(f'there is no checkpoint file {cfg.load_from}')
+    if cfg.get('resume') and not cfg.get('load_from') and not find_latest_checkpoint(cfg.work_dir):
+        return [f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.']
+    return []
+
+
+def about_weights(cfg):
+    """The line to log when nothing names weights for the backbone."""
+    backbone = cfg.model.get('backbone') or {}
+    init = backbone.get('init_cfg') or {}
+    if cfg.get('load_from') or cfg.get('resume') or not backbone or (
+            isinstance(init, dict) and init.get('checkpoint')):
+        return []
+    return ['The backbone starts from random weights: the config names none. To give it some: '
+            '--cfg-options model.backbone.init_cfg.type=Pretrained '
+            'model.backbone.init_cfg.checkpoint=FILE']
+
+
+@one_message('the same command with --resume goes on from the last checkpoint')
+def main(argv=None):
+    args = parse_args(argv)
+    cfg = load_config(args)
+    notes = apply_flags(cfg, args) + about_weights(cfg) + fit_precision(cfg) + fit_launcher(cfg)
+    check_data(cfg, 'train', 'val')
+    runner = build_runner(cfg)
+    for note in notes:
+        runner.logger.warning(note)
+    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
+    resume = bool(cfg.get('resume'))
+    runner.register_hook(CheckFits(source, whole=resume, resume=resume))
+    runner.train()
+
+
+if __name__ == '__main__':
+    main()
