@@ -1,0 +1,35 @@
+# The generated data set (tools/make_demo_data.py), boxes and masks: 4 classes, 160 x 160 pixels.
+_base_ = 'coco_instance.py'
+
+data_root = '{{$DEMO_ROOT:work_dirs/demo/data}}/coco'
+metainfo = dict(classes=('disc', 'square', 'triangle', 'star'))
+scale = (160, 160)
+
+train_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='Resize', scale=scale, keep_ratio=True),
+    # A shape keeps its class when mirrored either way.
+    dict(type='RandomFlip', prob=[0.25, 0.25, 0.25],
+         direction=['horizontal', 'vertical', 'diagonal']),
+    dict(type='PackDetInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImage'),
+    dict(type='Resize', scale=scale, keep_ratio=True),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(
+        type='PackDetInputs',
+        meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
+]
+
+train_dataloader = dict(
+    batch_size=4,
+    num_workers=1,
+    dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=train_pipeline))
+val_dataloader = dict(
+    num_workers=1,
+    dataset=dict(data_root=data_root, metainfo=metainfo, pipeline=test_pipeline))
+test_dataloader = val_dataloader
+val_evaluator = dict(ann_file=data_root + '/annotations/instances_val2017.json')
+test_evaluator = val_evaluator

@@ -1,0 +1,24 @@
+# UPerNet with a small FocalNet on the generated data set, from scratch (`make demo`).
+_base_ = [
+    '../_base_/models/upernet.py',
+    '../_base_/datasets/demo_ade20k.py',
+    '../_base_/schedules/demo.py',
+]
+
+model = dict(
+    data_preprocessor=dict(size=(160, 160)),
+    backbone=dict(
+        type='FocalNet',
+        embed_dim=32,
+        depths=(1, 1, 2, 1),
+        focal_levels=(2, 2, 2, 2),
+        focal_windows=(5, 5, 5, 5),
+        drop_path_rate=0.),
+    decode_head=dict(in_channels=[32, 64, 128, 256], channels=64, num_classes=7),
+    auxiliary_head=dict(in_channels=128, channels=64, num_classes=7))
+# Epochs, as the detector of the demo; ADE20K's own configs count iterations.
+train_dataloader = dict(sampler=dict(type='DefaultSampler'))
+default_hooks = dict(
+    logger=dict(log_metric_by_epoch=True),
+    checkpoint=dict(by_epoch=True, interval=1))
+log_processor = dict(by_epoch=True)

@@ -1,0 +1,21 @@
+# Mask R-CNN, FocalNet-T (three focal levels, lrf), 1x.
+# Published: 46.1 box AP, 41.5 mask AP; 48.8 M parameters, 268 GFLOPs at 1280x800.
+# (Focal Modulation Networks, arXiv 2203.11926: results table in the authors' README.)
+# The released model has 49.4 M parameters and 271 GFLOPs, and so has this one.
+_base_ = [
+    '_base_/models/maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/1x.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='FocalNet',
+        embed_dim=96,
+        depths=(2, 2, 6, 2),
+        focal_levels=(3, 3, 3, 3),
+        focal_windows=(9, 9, 9, 9),
+        drop_path_rate=0.1,
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(type='Pretrained', checkpoint=None)),
+    neck=dict(in_channels=[96, 192, 384, 768]))
