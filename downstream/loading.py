@@ -17,7 +17,9 @@ from .errors import UserError
 REPAIR = 'get the file again, then go on with tools/train.py CONFIG --resume'
 
 
-@TRANSFORMS.register_module()
+# Under upstream's name, in its place: mmdet's and mmseg's inferencers look for that name in a
+# config's pipeline.
+@TRANSFORMS.register_module('LoadImageFromFile', force=True)
 class LoadImage(LoadImageFromFile):
     """mmcv's LoadImageFromFile, same arguments, for images that may be broken.
 
@@ -64,6 +66,8 @@ class LoadLabels(BaseTransform):
         self.load = TRANSFORMS.build(dict(type='mmseg.LoadAnnotations', **kwargs))
 
     def transform(self, results):
+        if 'seg_map_path' not in results:  # a picture without labels, from mmseg's inferencer
+            return results
         try:
             return self.load(results)
         except OSError as error:  # Pillow's, for missing, truncated and foreign files alike

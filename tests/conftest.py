@@ -1,6 +1,9 @@
 """Tiny data sets and experiments, in COCO's and ADE20K's layouts, that train in a second."""
 import json
+import os
 from pathlib import Path
+
+os.environ.setdefault('GOMP_SPINCOUNT', '20000')  # as tools/train.py, before torch is loaded
 
 import numpy as np
 import pytest
@@ -33,7 +36,7 @@ DETECTION = COMMON + '''
 default_scope = 'mmdet'
 data_root = '{{$COCO_ROOT:data/coco}}'
 common = dict(type='CocoDataset', data_root=data_root, metainfo=dict(classes=('disc', 'square')))
-load = [dict(type='LoadImage'), dict(type='Resize', scale=(64, 64))]
+load = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=(64, 64))]
 labels = dict(type='LoadAnnotations', with_bbox=True, with_mask=True)
 keys = ('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor', 'flip', 'flip_direction')
 pack = dict(type='PackDetInputs', meta_keys=keys)
@@ -92,7 +95,7 @@ default_scope = 'mmseg'
 data_root = '{{$ADE20K_ROOT:data/ade}}'
 common = dict(type='ADE20KDataset', data_root=data_root,
               metainfo=dict(classes=('wall', 'building')))
-load = [dict(type='LoadImage'), dict(type='Resize', scale=(64, 64))]
+load = [dict(type='LoadImageFromFile'), dict(type='Resize', scale=(64, 64))]
 pipeline = [load[0], dict(type='LoadLabels'), load[1], dict(type='PackSegInputs')]
 test_pipeline = [*load, dict(type='LoadLabels'), dict(type='PackSegInputs')]
 train_dataloader = loader(True, pipeline=pipeline,

@@ -28,13 +28,12 @@ EXPERIMENTS = {
     'upernet_focalnet': {'mIoU': 80.},  # mmseg counts in per cent
 }
 # What of the tools' output is shown; the rest is in their log files.
-SHOWN = re.compile(r'Epoch\((?:train|val)\)|Average (?:Precision|Recall)|^[|+]|[Ee]rror|Traceback')
+SHOWN = re.compile(r'Epoch\((?:train|val|test)\)|Average (?:Precision|Recall)|^[|+]|^error|Traceback')
 
 
 def run_tool(tool: str, *args, log: Path):
     """Run a tool from the repository's root, showing its progress. Its output goes to ``log``."""
-    # Threads that spin while they wait take the cores from the data loader's.
-    env = {'OMP_WAIT_POLICY': 'PASSIVE', **os.environ, 'DEMO_ROOT': str(OUT / 'data')}
+    env = {**os.environ, 'DEMO_ROOT': str(OUT / 'data')}
     command = [sys.executable, '-W', 'ignore', ROOT / 'tools' / tool, *args]
     print(f'$ tools/{tool} ' + ' '.join(str(arg).removeprefix(f'{ROOT}/') for arg in args),
           flush=True)

@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """Score a checkpoint: ``python tools/test.py CONFIG CHECKPOINT``."""
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# OpenMP threads that wait for each other spin; where other processes want the cores too (a data
+# loader's workers are enough) that makes training many times slower: docs/benchmarks.md. To be set
+# before torch is loaded.
+os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
 from mmengine.registry import METRICS
 

@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """Train a detector or a segmentor: ``python tools/train.py CONFIG``."""
+import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# OpenMP threads that wait for each other spin; where other processes want the cores too (a data
+# loader's workers are enough) that makes training many times slower: docs/benchmarks.md. To be set
+# before torch is loaded.
+os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
 from mmengine.runner import find_latest_checkpoint
 

@@ -25,5 +25,5 @@ model = dict(
         mask_head=dict(num_convs=2, in_channels=64, conv_out_channels=64, num_classes=4)),
     train_cfg=dict(
         rpn_proposal=dict(nms_pre=500, max_per_img=200),
-        rcnn=dict(sampler=dict(num=128))),
+        rcnn=dict(sampler=dict(num=64))),
     test_cfg=dict(rpn=dict(nms_pre=500, max_per_img=200)))

@@ -75,7 +75,7 @@ def test_not_an_image(tmp_path):
 
 
 def test_registered():
-    assert TRANSFORMS.get('LoadImage') is LoadImage
+    assert TRANSFORMS.get('LoadImageFromFile') is LoadImage
     assert TRANSFORMS.get('LoadLabels') is LoadLabels
 
 

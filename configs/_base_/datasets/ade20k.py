@@ -6,7 +6,7 @@ data_root = '{{$ADE20K_ROOT:data/ade/ADEChallengeData2016}}'
 backend_args = None
 
 train_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(type='LoadLabels', backend_args=backend_args),
     dict(type='RandomResize', scale=(2048, 512), ratio_range=(0.5, 2.0), keep_ratio=True),
     dict(type='RandomCrop', crop_size=(512, 512), cat_max_ratio=0.75),
@@ -15,7 +15,7 @@ train_pipeline = [
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(type='Resize', scale=(2048, 512), keep_ratio=True),
     # After the resize: predictions are compared with ground truth at the original size.
     dict(type='LoadLabels', backend_args=backend_args),
@@ -25,7 +25,7 @@ test_pipeline = [
 # scale_factor instead, which is relative to the size of the file.)
 tta_model = dict(type='SegTTAModel')
 tta_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(
         type='TestTimeAug',
         transforms=[

@@ -9,7 +9,7 @@ backend_args = None
 # two numbers the smaller is for the short side, the larger the limit of the long one.
 scales = [(short, 1333) for short in range(480, 801, 32)]
 train_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='RandomFlip', prob=0.5),
     dict(
@@ -32,7 +32,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(type='Resize', scale=(1333, 800), keep_ratio=True),
     # After the resize: predictions are compared with ground truth at the original size.
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
@@ -84,7 +84,7 @@ test_evaluator = val_evaluator
 tta_model = dict(
     type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_pipeline = [
-    dict(type='LoadImage', backend_args=backend_args),
+    dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(
         type='TestTimeAug',
         transforms=[

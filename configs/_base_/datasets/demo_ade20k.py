@@ -7,7 +7,7 @@ metainfo = dict(classes=('disc', 'square', 'triangle', 'star', 'grass', 'water',
                          [60, 160, 60], [38, 119, 200], [222, 190, 125]])
 
 train_pipeline = [
-    dict(type='LoadImage'),
+    dict(type='LoadImageFromFile'),
     dict(type='LoadLabels'),
     dict(type='RandomFlip', prob=0.5, direction='horizontal'),
     dict(type='RandomFlip', prob=0.5, direction='vertical'),
@@ -15,7 +15,7 @@ train_pipeline = [
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImage'),
+    dict(type='LoadImageFromFile'),
     dict(type='LoadLabels'),
     dict(type='PackSegInputs'),
 ]

@@ -6,7 +6,7 @@ metainfo = dict(classes=('disc', 'square', 'triangle', 'star'))
 scale = (160, 160)
 
 train_pipeline = [
-    dict(type='LoadImage'),
+    dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=scale, keep_ratio=True),
     # A shape keeps its class when mirrored either way.
@@ -15,7 +15,7 @@ train_pipeline = [
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
-    dict(type='LoadImage'),
+    dict(type='LoadImageFromFile'),
     dict(type='Resize', scale=scale, keep_ratio=True),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(

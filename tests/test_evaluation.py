@@ -1,0 +1,98 @@
+"""A perfect model scores 1.0: ground truth, fed through the experiments' own test data and metrics.
+
+On generated data always; on COCO and ADE20K where COCO_ROOT and ADE20K_ROOT are set.
+"""
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine import Config
+from mmengine.evaluator import Evaluator
+from mmengine.registry import DATASETS, DefaultScope
+from mmengine.structures import InstanceData, PixelData
+from mmengine.utils import import_modules_from_strings
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / 'tools'))
+from make_demo_data import make_demo_data  # noqa: E402
+
+
+@pytest.fixture(scope='module')
+def demo_root(tmp_path_factory):
+    root = tmp_path_factory.mktemp('demo')
+    make_demo_data(root, train=1, val=12, size=96)
+    return root
+
+
+def perfect_instances(sample):
+    """Ground truth as a detector would predict it, crowds left out as they can't be matched."""
+    truth = sample.gt_instances
+    sample.pred_instances = InstanceData(
+        bboxes=truth.bboxes.tensor, labels=truth.labels,
+        scores=torch.ones(len(truth.labels)),
+        masks=torch.from_numpy(truth.masks.to_ndarray()).bool())
+
+
+def perfect_labels(sample):
+    labels = sample.gt_sem_seg.data.clone()
+    labels[labels == 255] = 0  # whatever is predicted where the truth is unknown
+    sample.pred_sem_seg = PixelData(data=labels)
+
+
+def score(name, perfect):
+    """The metrics of an experiment's test set for predictions that ``perfect`` makes."""
+    cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    import_modules_from_strings(**cfg.custom_imports)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        dataset = DATASETS.build(dict(cfg.test_dataloader.dataset, _scope_=cfg.default_scope))
+        evaluator = Evaluator(cfg.test_evaluator)
+        evaluator.dataset_meta = dataset.metainfo
+        for i in range(len(dataset)):
+            sample = dataset[i]['data_samples']
+            perfect(sample)
+            evaluator.process([sample])
+        return evaluator.evaluate(len(dataset))
+
+
+def assert_perfect_detection(metrics):
+    for kind in ('bbox', 'segm'):
+        for threshold in ('', '_50', '_75'):
+            assert metrics[f'coco/{kind}_mAP{threshold}'] == pytest.approx(1., abs=1e-3)
+
+
+def test_perfect_detector_on_generated_data(demo_root, monkeypatch):
+    monkeypatch.setenv('DEMO_ROOT', str(demo_root))
+    assert_perfect_detection(score('demo/maskrcnn_focalnet', perfect_instances))
+
+
+def test_perfect_segmentor_on_generated_data(demo_root, monkeypatch):
+    monkeypatch.setenv('DEMO_ROOT', str(demo_root))
+    metrics = score('demo/upernet_focalnet', perfect_labels)
+    assert metrics['mIoU'] == metrics['mAcc'] == metrics['aAcc'] == 100.
+
+
+def test_imperfect_predictions_score_less(demo_root, monkeypatch):
+    """The same path tells a wrong class and a shifted box from right ones."""
+    monkeypatch.setenv('DEMO_ROOT', str(demo_root))
+
+    def wrong(sample):
+        perfect_instances(sample)
+        sample.pred_instances.bboxes[:, :2] -= 10
+        sample.pred_instances.labels = (sample.pred_instances.labels + 1) % 4
+
+    metrics = score('demo/maskrcnn_focalnet', wrong)
+    assert metrics['coco/bbox_mAP_75'] < 0.1 and metrics['coco/segm_mAP'] < 0.2
+
+
+@pytest.mark.skipif('COCO_ROOT' not in os.environ, reason='COCO_ROOT is not set')
+def test_perfect_detector_on_coco():
+    metrics = score('maskrcnn_focalnet_t_1x', perfect_instances)
+    for kind in ('bbox', 'segm'):
+        assert metrics[f'coco/{kind}_mAP'] == pytest.approx(1., abs=2e-3)
+
+
+@pytest.mark.skipif('ADE20K_ROOT' not in os.environ, reason='ADE20K_ROOT is not set')
+def test_perfect_segmentor_on_ade20k():
+    assert score('upernet_focalnet_t_160k', perfect_labels)['mIoU'] == 100.
