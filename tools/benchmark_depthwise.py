@@ -39,7 +39,8 @@ def seconds(*functions, repeats):
 
 
 def weight_gradient(dtype, repeats):
-    print(f'\n{dtype}: milliseconds\n  N    C  HxW  k  forward  weight gradient: stock  ours  ratio')
+    print(f'\n{dtype}: milliseconds\n'
+          '  N    C  HxW  k  forward  weight gradient: stock  ours  ratio')
     for n, c, size, k in SHAPES:
         x = torch.randn(n, c, size, size, dtype=dtype)
         weight = torch.randn(c, 1, k, k, dtype=dtype, requires_grad=True)

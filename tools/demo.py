@@ -28,7 +28,7 @@ EXPERIMENTS = {
     'upernet_focalnet': {'mIoU': 80.},  # mmseg counts in per cent
 }
 # What of the tools' output is shown; the rest is in their log files.
-SHOWN = re.compile(r'Epoch\((?:train|val|test)\)|Average (?:Precision|Recall)|^[|+]|^error|Traceback')
+SHOWN = re.compile(r'Epoch\((train|val|test)\)|Average (Precision|Recall)|^[|+]|^error|Traceback')
 
 
 def run_tool(tool: str, *args, log: Path):
