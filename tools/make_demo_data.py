@@ -1,9 +1,8 @@
 """Draw a small data set for detection, panoptic and semantic segmentation.
 
 Each image shows two to six shapes (THINGS) lying on two or three kinds of ground (STUFF). Shapes
-differ by outline only: colour, pattern, size and rotation are drawn independently of the class.
-Grounds differ by texture; their colours overlap. The same images are written in the layouts of
-COCO 2017 (instances and panoptic) and of ADE20K:
+differ by outline, grounds by texture; colour is a hint, as it is outside, but classes overlap in
+it. The same images are written in the layouts of COCO 2017 (instances and panoptic) and of ADE20K:
 
     OUT/coco/{train,val}2017/000000000001.jpg
     OUT/coco/annotations/{instances,panoptic}_{train,val}2017.json
@@ -27,9 +26,10 @@ from pycocotools import mask as rle
 THINGS = ('disc', 'square', 'triangle', 'star')
 STUFF = ('grass', 'water', 'sand')
 
-VERSION = 1  # raise it when the same arguments give other bytes: old data is then drawn anew
+VERSION = 5
 FIRST_VAL_ID = 100001  # fixed, so that val does not depend on how many train images there are
 INSTANCE = 1000  # a panoptic id is category + INSTANCE * k; k = 0 for stuff, 1, 2, ... for things
+HUES = dict(zip(THINGS, (0, 60, 280, 180), strict=True))  # degrees, with a wide spread
 MIN_VISIBLE = 0.5  # of a shape's area: less would hide what it is
 MIN_PIXELS = 40
 
@@ -58,7 +58,7 @@ def draw_scene(seed, image_id, size):
         if all(np.count_nonzero(after == i) >= max(MIN_PIXELS, MIN_VISIBLE * a)
                for i, a in (areas | {new: area}).items()):
             areas[new], ids = area, after
-            image = paint(rng, image, alpha)
+            image = paint(rng, image, alpha, THINGS[category - 1])
     return expose(rng, image), ids
 
 
@@ -89,18 +89,20 @@ def texture(rng, kind, size):
         pebbles = noise(rng, size, 1.6, 1.6) > 1.1
         pattern, hue = 0.7 - 2.6 * cv2.GaussianBlur(pebbles * 1.0, (0, 0), 0.6), 42
         pattern += 0.35 * noise(rng, size, 0.5, 0.5)
-    # hues spread so widely that colour alone often names the wrong kind
-    base = colour(rng.normal(hue, 32), rng.uniform(0.28, 0.6), rng.uniform(0.5, 0.8))
-    light = rng.uniform(0.12, 0.2) * pattern + 0.06 * noise(rng, size, size / 8, size / 8)
+    base = colour(rng.normal(hue, 25), rng.uniform(0.2, 0.5), rng.uniform(0.5, 0.8))
+    light = rng.uniform(0.12, 0.2) * pattern + 0.04 * noise(rng, size, size / 8, size / 8)
     return base * (1 + light[..., None])
 
 
 def draw_shape(rng, name, size):
     """One shape at a random place: its (size, size) coverage in [0, 1] and its area in px."""
-    radius = size / 2 * rng.uniform(1 / 7, 1 / 2.5)
+    radius = size / 2 * rng.uniform(1 / 5, 1 / 2.5)
     centre = rng.uniform(0.7 * radius, size - 0.7 * radius, 2)  # some reach over the edge
     corners = {'disc': 64, 'square': 4, 'triangle': 3, 'star': 10}[name]
-    angle = rng.uniform(0, 2 * np.pi) + 2 * np.pi * np.arange(corners) / corners
+    # upright, more or less: triangle and star point up, the square stands on a side
+    upright = np.pi / 4 if name == 'square' else -np.pi / 2
+    tilt = np.deg2rad(rng.uniform(-20, 20))
+    angle = upright + tilt + 2 * np.pi * np.arange(corners) / corners
     reach = np.full(corners, radius)
     if name == 'star':
         reach[1::2] *= 0.45
@@ -113,17 +115,17 @@ def draw_shape(rng, name, size):
     return alpha, cv2.contourArea(points.astype(np.float32))
 
 
-def paint(rng, image, alpha):
-    """Lay a shape of random colour, stripes and grain over `image`, with a rim and a shadow."""
+def paint(rng, image, alpha, name):
+    """Lay a shape over `image`: its colour, stripes and grain, a dark rim and a shadow."""
     size = len(alpha)
     shift = np.float32([[1, 0, size / 80], [0, 1, size / 80]])
     shadow = cv2.GaussianBlur(cv2.warpAffine(alpha, shift, (size, size)), (0, 0), size / 80)
     stripes, _ = axes(rng.uniform(0, 2 * np.pi), size)
     stripes = np.sin(2 * np.pi * stripes * size / rng.uniform(4, 12))
-    light = rng.uniform(0, 0.14) * stripes + 0.04 * rng.standard_normal((size, size))
+    light = rng.uniform(0, 0.05) * stripes + 0.03 * rng.standard_normal((size, size))
     inner = cv2.erode(alpha, np.ones((3, 3)))  # darker towards the rim: outlines stay readable
     light = (1 + light) * (0.55 + 0.45 * inner)
-    face = colour(rng.uniform(0, 360), rng.uniform(0.4, 0.9), rng.uniform(0.6, 1))
+    face = colour(rng.normal(HUES[name], 40), rng.uniform(0.65, 1), rng.uniform(0.6, 1))
     under = image * (1 - 0.4 * shadow[..., None])
     return under + alpha[..., None] * (face * light[..., None] - under)
 

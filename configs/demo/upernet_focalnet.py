@@ -11,11 +11,18 @@ model = dict(
         type='FocalNet',
         embed_dim=32,
         depths=(1, 1, 2, 1),
-        focal_levels=(2, 2, 2, 2),
-        focal_windows=(5, 5, 5, 5),
+        focal_levels=(3, 3, 3, 3),
+        focal_windows=(9, 9, 9, 9),
+        use_conv_embed=True,
         drop_path_rate=0.),
     decode_head=dict(in_channels=[32, 64, 128, 256], channels=64, num_classes=7),
     auxiliary_head=dict(in_channels=128, channels=64, num_classes=7))
+train_cfg = dict(max_epochs=24, val_interval=6)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
+    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=24,
+         T_max=24, eta_min=0.),
+]
 # Epochs, as the detector of the demo; ADE20K's own configs count iterations.
 train_dataloader = dict(sampler=dict(type='DefaultSampler'))
 default_hooks = dict(

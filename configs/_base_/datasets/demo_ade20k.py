@@ -9,9 +9,7 @@ metainfo = dict(classes=('disc', 'square', 'triangle', 'star', 'grass', 'water',
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadLabels'),
-    dict(type='RandomFlip', prob=0.5, direction='horizontal'),
-    dict(type='RandomFlip', prob=0.5, direction='vertical'),
-    dict(type='PhotoMetricDistortion'),
+    dict(type='RandomFlip', prob=0.5),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

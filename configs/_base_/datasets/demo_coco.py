@@ -9,9 +9,7 @@ train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
     dict(type='Resize', scale=scale, keep_ratio=True),
-    # A shape keeps its class when mirrored either way.
-    dict(type='RandomFlip', prob=[0.25, 0.25, 0.25],
-         direction=['horizontal', 'vertical', 'diagonal']),
+    dict(type='RandomFlip', prob=0.5),
     dict(type='PackDetInputs'),
 ]
 test_pipeline = [
