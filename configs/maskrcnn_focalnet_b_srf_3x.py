@@ -1,20 +1,6 @@
 # Mask R-CNN, FocalNet-B (two focal levels, srf), 3x.
 # Published: 49.6 box AP, 44.1 mask AP; 109.4 M parameters, 496 GFLOPs at 1280x800.
 # (Focal Modulation Networks, arXiv 2203.11926: results table in the authors' README.)
-_base_ = [
-    '_base_/models/maskrcnn.py',
-    '_base_/datasets/coco_instance.py',
-    '_base_/schedules/3x.py',
-]
+_base_ = 'maskrcnn_focalnet_b_3x.py'
 
-model = dict(
-    backbone=dict(
-        type='FocalNet',
-        embed_dim=128,
-        depths=(2, 2, 18, 2),
-        focal_levels=(2, 2, 2, 2),
-        focal_windows=(9, 9, 9, 9),
-        drop_path_rate=0.5,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
-        init_cfg=dict(type='Pretrained', checkpoint=None)),
-    neck=dict(in_channels=[128, 256, 512, 1024]))
+model = dict(backbone=dict(focal_levels=(2, 2, 2, 2)))

@@ -1,21 +1,6 @@
 # UPerNet, FocalNet-T (two focal levels, srf), 160k iterations.
 # Published: 46.5 mIoU, 47.2 multi-scale; 61 M parameters, 944 GFLOPs at 2048x512.
 # (Focal Modulation Networks, arXiv 2203.11926: results table in the authors' README.)
-_base_ = [
-    '_base_/models/upernet.py',
-    '_base_/datasets/ade20k.py',
-    '_base_/schedules/160k.py',
-]
+_base_ = 'upernet_focalnet_t_160k.py'
 
-model = dict(
-    backbone=dict(
-        type='FocalNet',
-        embed_dim=96,
-        depths=(2, 2, 6, 2),
-        focal_levels=(2, 2, 2, 2),
-        focal_windows=(9, 9, 9, 9),
-        drop_path_rate=0.3,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
-        init_cfg=dict(type='Pretrained', checkpoint=None)),
-    decode_head=dict(in_channels=[96, 192, 384, 768]),
-    auxiliary_head=dict(in_channels=384))
+model = dict(backbone=dict(focal_levels=(2, 2, 2, 2)))

@@ -10,7 +10,9 @@ from mmdet.structures.bbox import get_box_tensor
 from mmengine import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import DATASETS, METRICS, MODELS, PARAM_SCHEDULERS, DefaultScope
+from mmengine.registry import DATASETS, METRICS, MODELS, PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
+
+from downstream.loading import LoadImage
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 EXPERIMENTS = sorted(
@@ -74,8 +76,8 @@ def test_builds(build, name):
     optimizer = build_optimizer(build(name), cfg).optimizer
     in_groups = sum(len(group['params']) for group in optimizer.param_groups)
     assert in_groups == sum(p.requires_grad for p in build(name).parameters())
-    # Ours names the file that it cannot read; mmcv's hands None on.
-    assert "'LoadImageFromFile'" not in str(cfg.to_dict())
+    # Under upstream's name stands our loader: it names the file that it cannot read.
+    assert TRANSFORMS.get('LoadImageFromFile') is LoadImage
 
 
 @pytest.mark.parametrize(('name', 'backbone', 'schedule'), FOCALNETS)
