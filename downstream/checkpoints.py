@@ -22,12 +22,12 @@ def history_method(owner, name):
 
 # What mmengine's own checkpoints hold beside tensors: the log's history, numbers in NumPy arrays.
 # NumPy 2 renamed the module of the functions that rebuild them; files have either name.
-multiarray = (getattr(np, '_core', None) or np.core).multiarray
+rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
 SAFE_GLOBALS = [
     HistoryBuffer, (history_method, 'builtins.getattr'),
     slice, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes['All']},
-    *[(getattr(multiarray, name), f'numpy.{core}.multiarray.{name}')
-      for name in ('_reconstruct', 'scalar') for core in ('core', '_core')]]
+    *[(function, f'numpy.{core}.multiarray.{function.__name__}')
+      for function in (rebuild_array, rebuild_scalar) for core in ('core', '_core')]]
 
 
 @CheckpointLoader.register_scheme(prefixes='', force=True)

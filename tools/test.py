@@ -45,6 +45,7 @@ def draw_into(cfg, folder):
     cfg.default_hooks.visualization.draw = True
     if cfg.default_scope == 'mmseg':
         cfg.visualizer.save_dir = folder
+        cfg.default_hooks.visualization.interval = 1  # mmseg 1.2.2 would draw one image in 50
     else:
         cfg.default_hooks.visualization.test_out_dir = folder
 
