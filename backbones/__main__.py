@@ -39,8 +39,11 @@ def operations(device: str) -> str:
 
 
 def revision() -> str:
-    done = subprocess.run(['git', 'describe', '--always', '--dirty'], text=True,
-                          cwd=Path(__file__).parent, capture_output=True)
+    try:
+        done = subprocess.run(['git', 'describe', '--always', '--dirty'], text=True,
+                              cwd=Path(__file__).parent, capture_output=True)
+    except OSError:
+        return 'unknown (no git)'
     return done.stdout.strip() or 'unknown (no git checkout)'
 
 

@@ -129,14 +129,14 @@ class BasicLayer(nn.Module):
         self.downsample = downsample
         self.use_checkpoint = use_checkpoint
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, H, W, C) to the stage's map (N, H, W, C) and the next one's input."""
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, H, W, C) to (N, H, W, C): the blocks alone."""
         for block in self.blocks:
             if self.use_checkpoint and torch.is_grad_enabled():
                 x = checkpoint(block, x, use_reentrant=False)
             else:
                 x = block(x)
-        return x, x if self.downsample is None else self.downsample(x.permute(0, 3, 1, 2))
+        return x
 
 
 @MODELS.register_module()
@@ -153,7 +153,8 @@ class FocalNet(BaseModule):
         drop_rate: dropout after the stem, the modulation and in the MLP.
         drop_path_rate: stochastic depth of the last block; it grows linearly from 0 at the first.
         patch_norm: LayerNorm after the stem.
-        out_indices: stages whose maps are returned; each has its own LayerNorm (norm0 ..).
+        out_indices: stages whose maps are returned; each has its own LayerNorm (norm0 ..). Stages
+            behind the last of them are not run and get no gradient.
         frozen_stages: -1 freezes nothing, 0 the stem, k the stem and the first k stages: their
             parameters get no gradient and they stay in eval mode.
         focal_levels: convolutional levels L in each stage.
@@ -225,15 +226,16 @@ class FocalNet(BaseModule):
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
-        for module in self._frozen_modules():
+        for module in (*self._frozen_modules(), *self._unused_modules()):
             module.requires_grad_(False)
 
     def init_weights(self):
         """Load the weights that init_cfg names, if any."""
-        if not (self.init_cfg and self.init_cfg.get('type') == 'Pretrained'):
+        init_cfg = self.init_cfg if isinstance(self.init_cfg, dict) else {}
+        if init_cfg.get('type') != 'Pretrained':
             super().init_weights()
-        elif self.init_cfg.get('checkpoint'):
-            load_pretrained(self, self.init_cfg['checkpoint'], adapt_focalnet_weights)
+        elif init_cfg.get('checkpoint'):
+            load_pretrained(self, init_cfg['checkpoint'], adapt_focalnet_weights)
         self._is_init = True
 
     def _frozen_modules(self):
@@ -243,6 +245,13 @@ class FocalNet(BaseModule):
             yield self.layers[i]
             if i in self.out_indices:
                 yield getattr(self, f'norm{i}')
+
+    def _unused_modules(self):
+        """What lies behind the last map that is returned: DDP wants no gradient for it."""
+        last = self.out_indices[-1]
+        yield from self.layers[last + 1:]
+        if self.layers[last].downsample is not None:
+            yield self.layers[last].downsample
 
     def train(self, mode: bool = True):
         """Set the mode; frozen stages stay in eval mode."""
@@ -255,10 +264,12 @@ class FocalNet(BaseModule):
         """Images (N, 3, H, W) to a tuple of maps, one for each of ``out_indices``."""
         x = self.pos_drop(self.patch_embed(x))
         outs = []
-        for i, layer in enumerate(self.layers):
-            out, x = layer(x)
+        for i in range(self.out_indices[-1] + 1):
+            if i > 0:
+                x = self.layers[i - 1].downsample(x.permute(0, 3, 1, 2))
+            x = self.layers[i](x)
             if i in self.out_indices:
-                out = getattr(self, f'norm{i}')(out)
+                out = getattr(self, f'norm{i}')(x)
                 outs.append(out.permute(0, 3, 1, 2).contiguous())
         return tuple(outs)
 

@@ -12,6 +12,8 @@ class DropPath(nn.Module):
 
     def __init__(self, drop_prob: float = 0.):
         super().__init__()
+        if not 0 <= drop_prob < 1:
+            raise ValueError(f'drop path is a probability from 0 to below 1, not {drop_prob}')
         self.drop_prob = drop_prob
 
     def forward(self, x: Tensor) -> Tensor:

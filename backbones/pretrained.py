@@ -36,7 +36,7 @@ def read_weights(checkpoint: str) -> dict[str, Tensor]:
     except UnpicklingError as error:
         raise ValueError(f'{checkpoint} holds more than weights, or is no weight file, and is not '
                          f'executed: {first_line(error)}') from error
-    except (RuntimeError, EOFError, OSError) as error:
+    except Exception as error:  # damaged bytes make the reader stumble in any way
         raise ValueError(f'{checkpoint} could not be read, it may be damaged or incomplete: '
                          f'{first_line(error)}') from error
     for name in CONTAINERS:

@@ -179,7 +179,8 @@ def what_fails(venv: Path, target: Target) -> str:
     check = CHECK_OPS.format(cuda=target.cuda)
     done = subprocess.run([python_of(venv), '-W', 'ignore', '-c', check], cwd=ROOT, text=True,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    return done.stderr.strip().splitlines()[-1] if done.returncode else ''
+    words = done.stderr.strip().splitlines() or [f'status {done.returncode}']
+    return words[-1] if done.returncode else ''
 
 
 def install_wheel(venv: Path, wheel: Path):

@@ -21,11 +21,13 @@ def subset(content: dict, images: int, min_area: float, max_objects: int) -> dic
         max_objects: objects that an image has at most.
 
     Raises:
-        ValueError: not enough images qualify.
+        ValueError: not enough images qualify, or none is asked for.
     """
     objects = {}
     for annotation in content['annotations']:
         objects.setdefault(annotation['image_id'], []).append(annotation)
+    if images < 1:
+        raise ValueError(f'{images} images is none')
     chosen = []
     for image in content['images']:
         own = objects.get(image['id'], [])
@@ -50,6 +52,8 @@ def main(argv=None):
                         help='most objects in an image (default: 5)')
     args = parser.parse_args(argv)
     source = args.coco_root / 'annotations' / 'instances_train2017.json'
+    if args.out.resolve() == args.coco_root.resolve():
+        sys.exit('error: OUT is COCO_ROOT itself, whose annotations would be overwritten')
     try:
         few = subset(json.loads(source.read_text()), args.images, args.min_area, args.max_objects)
         for split in ('train2017', 'val2017'):

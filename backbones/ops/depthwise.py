@@ -53,7 +53,8 @@ def depthwise_conv2d(x: Tensor, weight: Tensor) -> Tensor:
     """
     if (weight.requires_grad and torch.is_grad_enabled() and x.device.type == 'cpu'
             and weight.shape[-1] >= MIN_KERNEL_SIZE and x.numel()):
-        if torch.is_autocast_enabled('cpu'):  # which does not look inside an autograd function
+        # Autocast does not look inside an autograd function. (It leaves float64 as it is.)
+        if torch.is_autocast_enabled('cpu') and torch.float64 not in (x.dtype, weight.dtype):
             dtype = torch.get_autocast_dtype('cpu')
             x, weight = x.to(dtype), weight.to(dtype)
         return _DepthwiseConv2d.apply(x, weight)

@@ -112,6 +112,21 @@ def test_out_indices_own_their_norms():
     assert not hasattr(model, 'norm0')
 
 
+def test_stages_behind_the_last_map_are_left_alone():
+    model = tiny(depths=(1, 1, 1), focal_levels=(1, ) * 3, focal_windows=(3, ) * 3,
+                 out_indices=(0, 1), drop_path_rate=0.)
+    loss_of(model(torch.randn(1, 3, 32, 32))).backward()
+    for name, p in model.named_parameters():
+        unused = name.startswith(('layers.1.downsample', 'layers.2'))
+        assert (p.grad is None) is unused and p.requires_grad is not unused, name
+
+
+def test_other_initialisations_are_upstreams():
+    model = tiny(init_cfg=[dict(type='Constant', layer='Conv2d', val=3.)])
+    model.init_weights()
+    assert (model.patch_embed.proj.weight == 3.).all()
+
+
 def test_checkpointing_changes_nothing_but_memory():
     x = torch.randn(2, 3, 32, 48)
     grads = []
@@ -191,6 +206,7 @@ def test_drop_path_grows_linearly_over_all_blocks():
     (dict(out_indices=(1, 0)), r'out_indices must be .* rising'),
     (dict(frozen_stages=3), r'frozen_stages must be'),
     (dict(focal_windows=(4, 3)), r'odd, not 4'),
+    (dict(drop_path_rate=1.), r'below 1, not 1.0'),
 ])
 def test_bad_arguments(argument, message):
     with pytest.raises(ValueError, match=message):

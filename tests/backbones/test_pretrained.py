@@ -71,7 +71,7 @@ def test_unreadable_files(tmp_path):
         read_weights(str(tmp_path / 'nowhere.pth'))
     path = save(tmp_path, {'w': torch.zeros(1000)})
     whole = Path(path).read_bytes()
-    for content in (b'', b'not a checkpoint', whole[:len(whole) // 2]):
+    for content in (b'', b'hello', b'\200\002.', b'not a checkpoint', whole[:len(whole) // 2]):
         (tmp_path / 'broken.pth').write_bytes(content)
         with pytest.raises(ValueError, match='broken.pth'):
             read_weights(str(tmp_path / 'broken.pth'))

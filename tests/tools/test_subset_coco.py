@@ -50,3 +50,12 @@ def test_bad_input_ends_in_one_message(coco_root, tmp_path, spoil, message):
     spoil(coco_root / 'annotations' / 'instances_train2017.json')
     with pytest.raises(SystemExit, match=message):
         subset_coco.main([str(coco_root), str(tmp_path / 'few'), '--images', '3'])
+
+
+def test_never_overwrites_its_source(coco_root):
+    before = (coco_root / 'annotations' / 'instances_train2017.json').read_text()
+    for arguments in ([str(coco_root), str(coco_root / '.')],
+                      [str(coco_root), str(coco_root.parent / 'few'), '--images', '0']):
+        with pytest.raises(SystemExit, match='error: '):
+            subset_coco.main(arguments)
+    assert (coco_root / 'annotations' / 'instances_train2017.json').read_text() == before
