@@ -30,6 +30,12 @@ SAFE_GLOBALS = [
       for function in (rebuild_array, rebuild_scalar) for core in ('core', '_core')]]
 
 
+# Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
+# without weights_only, third parties. torch.load then never unpickles more than the above.
+os.environ.setdefault('TORCH_FORCE_WEIGHTS_ONLY_LOAD', '1')
+torch.serialization.add_safe_globals(SAFE_GLOBALS)
+
+
 @CheckpointLoader.register_scheme(prefixes='', force=True)
 def load_from_local(filename, map_location):
     """Load a file for every mmengine loader (test, resume, load_from, Pretrained).
@@ -40,20 +46,37 @@ def load_from_local(filename, map_location):
     filename = os.path.expanduser(filename)
     if not os.path.isfile(filename):
         raise UserError(f'there is no checkpoint file {filename}')
+    return safely(filename, lambda: torch.load(filename, map_location=map_location,
+                                               weights_only=True))
+
+
+@CheckpointLoader.register_scheme(prefixes=('http://', 'https://'), force=True)
+def load_from_http(filename, map_location=None, model_dir=None, progress=True):
+    """Download a checkpoint (once: torch keeps it) and load it as a local one."""
+    return safely(filename, lambda: torch.hub.load_state_dict_from_url(
+        filename, model_dir, map_location, progress, weights_only=True))
+
+
+def safely(name, load):
+    """Call ``load`` and turn what a bad checkpoint makes it raise into a UserError."""
     try:
-        with torch.serialization.safe_globals(SAFE_GLOBALS):
-            checkpoint = torch.load(filename, map_location=map_location, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        checkpoint = load()
+    except OSError as error:  # urllib's errors are OSErrors as well
+        raise UserError(f'{name} cannot be read: {error}') from None
+    except Exception as error:  # damaged bytes make the reader stumble in any way
         unsafe = re.search(r'GLOBAL (\S+)', str(error))
         if unsafe:
             raise UserError(
-                f'{filename} holds more than weights ({unsafe[1]}), and reading that would run '
+                f'{name} holds more than weights ({unsafe[1]}), and reading that would run '
                 'code from the file; ask its author for a state dict of tensors') from None
-        raise UserError(f'{filename} is not a checkpoint, or not all of it: it cannot be read as '
+        raise UserError(f'{name} is not a checkpoint, or not all of it: it cannot be read as '
                         'a PyTorch file; copy or download it again') from None
-    if not isinstance(checkpoint, dict):
-        raise UserError(f'{filename} is not a checkpoint: it holds a {type(checkpoint).__name__}, '
-                        'not a state dict')
+    state = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
+    if not isinstance(state, dict) or not any(
+            isinstance(key, str) and isinstance(value, torch.Tensor)
+            for key, value in state.items()):
+        raise UserError(f'{name} is not a checkpoint: it holds a {type(checkpoint).__name__} '
+                        'without named tensors')
     return checkpoint
 
 
@@ -76,7 +99,8 @@ class CheckFits(Hook):
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         state = {re.sub(r'^module\.', '', name): value
-                 for name, value in checkpoint.get('state_dict', checkpoint).items()}
+                 for name, value in checkpoint.get('state_dict', checkpoint).items()
+                 if isinstance(name, str) and isinstance(value, torch.Tensor)}
         wanted = dict(model.named_parameters())
         wrong = [f'{name}: {tuple(state[name].shape)} in the checkpoint, {tuple(p.shape)} here'
                  for name, p in wanted.items() if name in state and state[name].shape != p.shape]

@@ -86,7 +86,7 @@ def check_paths(dataset):
         return
     if dataset.data_root and not os.path.isdir(dataset.data_root):
         raise UserError(f'the data folder {dataset.data_root} does not exist')
-    if dataset.ann_file and not os.path.exists(dataset.ann_file):
+    if dataset.ann_file and not os.path.isfile(dataset.ann_file):
         raise UserError(f'the annotation file {dataset.ann_file} does not exist')
     for key, folder in folders(dataset).items():
         if not os.path.isdir(folder):
@@ -107,6 +107,11 @@ def check_content(dataset):
         check_segmentation(dataset)
 
 
+# What every entry of a COCO annotation file needs. (Panoptic files list segments instead.)
+COCO_KEYS = dict(images=('id', 'file_name', 'width', 'height'), categories=('id', 'name'),
+                 annotations=('image_id', 'category_id', 'bbox', 'area'))
+
+
 def check_coco(dataset):
     path = dataset.ann_file
     try:
@@ -120,8 +125,15 @@ def check_coco(dataset):
     if lacking:
         raise UserError(f'the annotation file {path} is not in COCO format: no list of '
                         f'{", ".join(lacking)}')
-    if not content['images']:
-        raise UserError(f'the annotation file {path} lists no images')
+    for key in ('images', 'annotations'):
+        if not content[key]:
+            raise UserError(f'the annotation file {path} lists no {key}')
+    for key, needed in COCO_KEYS.items():
+        for number, entry in enumerate(content[key]):
+            lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
+            if lacking:
+                raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
+                                f'of {key} has no {", ".join(lacking)}')
 
     classes = dataset.metainfo.get('classes') or ()
     categories = [category['name'] for category in content['categories']]
@@ -131,6 +143,12 @@ def check_coco(dataset):
             f'the config has {len(classes)} classes, {path} has {len(categories)} categories '
             f'({some(categories)}), and {len(absent)} of the classes are not among them: '
             f'{some(absent)}; set metainfo.classes of the data set (and num_classes of the heads)')
+
+    ids = {category['id'] for category in content['categories']}
+    unknown = {annotation['category_id'] for annotation in content['annotations']} - ids
+    if unknown:
+        raise UserError(f'the annotation file {path} has annotations of categories that it does '
+                        f'not define: ids {some(sorted(unknown))}')
 
     names = [image['file_name'] for image in content['images']]
     check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')

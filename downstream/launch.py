@@ -45,8 +45,12 @@ def parse(parser, argv):
     return args
 
 
-def load_config(args):
-    """Read args.config with args.cfg_options, args.work_dir and args.launcher applied."""
+def load_config(args, *sections):
+    """Read args.config with args.cfg_options, args.work_dir and args.launcher applied.
+
+    Args:
+        sections (str): what an experiment must have for the task at hand, e.g. 'model'.
+    """
     check_config_files(Path(args.config))
     try:
         cfg = Config.fromfile(args.config, import_custom_modules=False)
@@ -54,12 +58,34 @@ def load_config(args):
         raise UserError(f'{args.config} cannot be read: {where_in_config(error)}'
                         f'{type(error).__name__}: {error}') from None
     if cfg.get('custom_imports'):
-        import_modules_from_strings(**cfg.custom_imports)
+        try:
+            import_modules_from_strings(**cfg.custom_imports)
+        except ImportError as error:
+            raise UserError(f'{args.config}: its custom_imports cannot be imported: {error}'
+                            ) from None
     merge_options(cfg, args.cfg_options)
+    for section in sections:
+        if not isinstance(cfg.get(section), dict):
+            raise UserError(f'{args.config} is no experiment that this tool can run: its '
+                            f'{section!r} is {cfg.get(section)!r}, not a dict '
+                            '(files in _base_ are parts of experiments)')
+    if not isinstance(cfg.get('load_from'), (str, type(None))):
+        raise UserError(f'load_from is {cfg.load_from!r}, not the path of a checkpoint')
     cfg.launcher = args.launcher
     cfg.work_dir = (args.work_dir or cfg.get('work_dir')
                     or os.path.join('work_dirs', Path(args.config).stem))
+    make_writable(cfg.work_dir, '--work-dir')
     return cfg
+
+
+def make_writable(folder, flag):
+    """Make a folder, or raise UserError when nothing could be written into it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'{flag}: the folder {folder} cannot be made: {error.strerror}') from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f'{flag}: the folder {folder} is not writable')
 
 
 def check_config_files(path, named_by=''):
@@ -134,6 +160,9 @@ def fit_launcher(cfg):
 
     Parameter names do not change: checkpoints go from one machine to the other.
     """
+    if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
+        raise UserError('--launcher pytorch is for processes that torchrun started: use '
+                        'tools/dist_train.sh or tools/dist_test.sh')
     if has_accelerator() or cfg.launcher == 'none':
         return []  # (in a single process the runner itself makes SyncBN BN)
     if cfg.launcher != 'pytorch':

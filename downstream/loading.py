@@ -68,8 +68,14 @@ class LoadLabels(BaseTransform):
     def transform(self, results):
         if 'seg_map_path' not in results:  # a picture without labels, from mmseg's inferencer
             return results
+        path = results['seg_map_path']
         try:
-            return self.load(results)
+            results = self.load(results)
         except OSError as error:  # Pillow's, for missing, truncated and foreign files alike
-            raise UserError(f'label map {results["seg_map_path"]} cannot be loaded: {error}; '
-                            f'{REPAIR}') from None
+            raise UserError(f'label map {path} cannot be loaded: {error}; {REPAIR}') from None
+        shape = results['gt_seg_map'].shape
+        if shape != tuple(results['ori_shape']):
+            raise UserError(f'label map {path} has the shape {shape}, its image '
+                            f'{results["img_path"]} {tuple(results["ori_shape"])}: it should have '
+                            'one class number a pixel')
+        return results

@@ -157,7 +157,7 @@ def colour(hue, saturation, value):
 
 # ---------------------------------------------------------------------------------- writing
 
-def make_demo_data(out, train=240, val=60, size=160, seed=0):
+def make_demo_data(out, train=480, val=60, size=160, seed=0):
     """Write the data set under `out`, unless it is there already.
 
     Args:
@@ -308,7 +308,7 @@ def read_manifest(out):
 def main():
     parser = argparse.ArgumentParser(description='Draw the demo data set (COCO and ADE layouts).')
     parser.add_argument('out', type=Path, metavar='OUT', help='folder to write to')
-    parser.add_argument('--train', type=int, default=240, help='training images')
+    parser.add_argument('--train', type=int, default=480, help='training images')
     parser.add_argument('--val', type=int, default=60, help='validation images')
     parser.add_argument('--size', type=int, default=160, help='image side, px')
     parser.add_argument('--seed', type=int, default=0)

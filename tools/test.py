@@ -2,9 +2,16 @@
 """Score a checkpoint: ``python tools/test.py CONFIG CHECKPOINT``."""
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+VENV_PYTHON = ROOT / '.venv' / 'bin' / 'python'
+if find_spec('mmengine') is None:  # called without the environment
+    if not VENV_PYTHON.exists():
+        sys.exit('error: the environment is not there yet; run `make setup`')
+    os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])
+sys.path.insert(0, str(ROOT))
 # OpenMP threads that wait for each other spin; where other processes want the cores too (a data
 # loader's workers are enough) that makes training many times slower: docs/benchmarks.md. To be set
 # before torch is loaded.
@@ -15,7 +22,14 @@ from mmengine.registry import METRICS
 from downstream.checkpoints import CheckFits
 from downstream.checks import check_data
 from downstream.errors import UserError, one_message
-from downstream.launch import build_runner, fit_launcher, load_config, make_parser, parse
+from downstream.launch import (
+    build_runner,
+    fit_launcher,
+    load_config,
+    make_parser,
+    make_writable,
+    parse,
+)
 
 
 def parse_args(argv):
@@ -33,10 +47,14 @@ def check_flags(cfg, args):
         raise UserError(f'there is no checkpoint file {args.checkpoint}')
     if args.out and not args.out.endswith(('.pkl', '.pickle')):
         raise UserError(f'--out {args.out}: the file is a pickle, give it a name in .pkl')
+    if args.out:  # it is written last: better to know now
+        make_writable(Path(args.out).absolute().parent, '--out')
     if args.tta and not (cfg.get('tta_model') and cfg.get('tta_pipeline')):
         raise UserError(f'--tta: {args.config} has no tta_model and tta_pipeline')
     if args.show_dir and 'visualization' not in cfg.get('default_hooks', {}):
         raise UserError(f'--show-dir: {args.config} has no default_hooks.visualization')
+    if args.show_dir:
+        make_writable(args.show_dir, '--show-dir')
 
 
 def draw_into(cfg, folder):
@@ -70,7 +88,7 @@ def use_tta(cfg):
 @one_message('nothing is scored; run the same command again')
 def main(argv=None):
     args = parse_args(argv)
-    cfg = load_config(args)
+    cfg = load_config(args, 'model', 'test_dataloader')
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     cfg.resume = False

@@ -2,14 +2,22 @@
 """Train a detector or a segmentor: ``python tools/train.py CONFIG``."""
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+VENV_PYTHON = ROOT / '.venv' / 'bin' / 'python'
+if find_spec('mmengine') is None:  # called without the environment
+    if not VENV_PYTHON.exists():
+        sys.exit('error: the environment is not there yet; run `make setup`')
+    os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])
+sys.path.insert(0, str(ROOT))
 # OpenMP threads that wait for each other spin; where other processes want the cores too (a data
 # loader's workers are enough) that makes training many times slower: docs/benchmarks.md. To be set
 # before torch is loaded.
 os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
+from mmengine.registry import OPTIMIZERS
 from mmengine.runner import find_latest_checkpoint
 
 from downstream.checkpoints import CheckFits
@@ -39,6 +47,9 @@ def parse_args(argv):
 
 def apply_flags(cfg, args):
     """Set in the config what the flags ask for. Returns the lines to log about it."""
+    optimizer = cfg.optim_wrapper.get('optimizer', {}).get('type')
+    if isinstance(optimizer, str) and OPTIMIZERS.get(optimizer) is None:
+        raise UserError(f'optim_wrapper.optimizer: there is no optimizer {optimizer!r}')
     if args.amp:
         if not has_accelerator():
             raise UserError('--amp: mixed precision needs a GPU, and there is none here; without '
@@ -74,7 +85,7 @@ def about_weights(cfg):
 @one_message('the same command with --resume goes on from the last checkpoint')
 def main(argv=None):
     args = parse_args(argv)
-    cfg = load_config(args)
+    cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
     notes = apply_flags(cfg, args) + about_weights(cfg) + fit_precision(cfg) + fit_launcher(cfg)
     check_data(cfg, 'train', 'val')
     runner = build_runner(cfg)

@@ -1,14 +1,20 @@
 """Bad input ends the tools with one clear message: what is wrong, where, and what to do."""
+import functools
+import http.server
 import importlib.util
 import json
 import pickle
 import shutil
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.config import ConfigDict
 from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from PIL import Image
 
 from downstream import checkpoints, errors, launch
 from downstream.checks import check_all_there, head_classes, leaf_datasets
@@ -61,6 +67,8 @@ def test_unknown_config_suggests_close_names():
     ("_base_ = 'broken_base.py'\n", ['broken_base.py is not a Python file: line 3']),
     ('a = 1\nb = c\n', ['bad.py, line 2', "name 'c' is not defined"]),
     ("_base_ = 'base.py'\nmodel = dict(a=1)\n", ['bad.py', 'model', '_delete_']),
+    ("custom_imports = dict(imports=['no_such_module'])\n",
+     ['bad.py', 'custom_imports cannot be imported', 'no_such_module']),
 ])
 def test_malformed_config(tmp_path, text, fragments):
     (tmp_path / 'base.py').write_text('model = 3\n')
@@ -79,10 +87,26 @@ def test_malformed_config(tmp_path, text, fragments):
     ('model.backbone.dept=18', ['cannot be built', "'dept'"]),
     ('model.backbone.type=ResNot', ['cannot be built', 'ResNot is not in the']),
     ('train_dataloader.dataset.type=CocoDaset', ['cannot be built', 'CocoDaset is not in the']),
+    ('optim_wrapper.optimizer.type=Adamm', ["there is no optimizer 'Adamm'"]),
+    ('model=foo', ["'model' is 'foo', not a dict"]),
+    ('load_from=5', ['load_from is 5, not the path']),
 ])
 def test_bad_cfg_options(detection, option, fragments):
     message = refused(train, detection, '--cfg-options', option)
     assert all(fragment in message for fragment in fragments), message
+
+
+@pytest.mark.parametrize('part', ['schedules/1x.py', 'models/maskrcnn.py'])
+def test_a_part_of_an_experiment(part):
+    message = refused(train, ROOT / 'configs/_base_' / part)
+    assert 'is no experiment that this tool can run' in message and 'None, not a dict' in message
+
+
+def test_outputs_that_cannot_be_written(detection):
+    Path('file').touch()
+    assert '--work-dir: the folder file' in refused(train, detection, '--work-dir', 'file')
+    assert '--out: the folder' in refused(score, detection, 'file', '--out', 'file/r.pkl')
+    assert '--show-dir: the folder file' in refused(score, detection, 'file', '--show-dir', 'file')
 
 
 # --------------------------------------------------------------------------------------- data
@@ -127,6 +151,19 @@ def edit(path, change):
      ['not in COCO format: no list of annotations']),
     (lambda r: edit(r / 'annotations/train.json', lambda c: c.update(images=[])),
      ['lists no images']),
+    (lambda r: edit(r / 'annotations/train.json', lambda c: c.update(annotations=[])),
+     ['lists no annotations']),
+    (lambda r: edit(r / 'annotations/train.json', lambda c: c['images'][1].pop('file_name')),
+     ['not in COCO format: entry 1 of images has no file_name']),
+    (lambda r: edit(r / 'annotations/train.json', lambda c: c.update(images=[1])),
+     ['entry 0 of images has no id, file_name']),
+    (lambda r: edit(r / 'annotations/train.json', lambda c: c['categories'][0].pop('name')),
+     ['entry 0 of categories has no name']),
+    (lambda r: edit(r / 'annotations/train.json', lambda c: c['annotations'][0].pop('bbox')),
+     ['entry 0 of annotations has no bbox']),
+    (lambda r: edit(r / 'annotations/train.json',
+                    lambda c: c['annotations'][0].update(category_id=99)),
+     ['categories that it does not define: ids 99']),
     (lambda r: edit(r / 'annotations/val.json', lambda c: c['categories'].pop()),
      ['val_dataloader', 'the config has 2 classes', 'has 1 categories', ': square']),
 ])
@@ -173,6 +210,13 @@ def test_truncated_file_in_a_worker(segmentation, ade, folder, name):
     path.write_bytes(path.read_bytes()[:60])
     message = refused(train, segmentation, '--cfg-options', 'train_dataloader.num_workers=1')
     assert f'{folder}/{name} cannot be loaded' in message and '--resume' in message
+
+
+@pytest.mark.parametrize('label', [np.zeros((32, 32), np.uint8), np.zeros((64, 64, 3), np.uint8)])
+def test_label_map_of_another_shape(segmentation, ade, label):
+    Image.fromarray(label).save(ade / 'labels/train/0.png')
+    message = refused(train, segmentation)
+    assert 'labels/train/0.png has the shape' in message and 'one class number a pixel' in message
 
 
 def test_other_processes_leave_the_data_to_the_first(detection, monkeypatch):
@@ -234,11 +278,38 @@ def test_reading_a_checkpoint_runs_no_code(tmp_path):
     with pytest.raises(errors.UserError, match='more than weights.*open'):
         checkpoints.load_from_local('attack.pth', 'cpu')
     assert not Path('executed').exists()
+    for damage in (b'', b'hello', b'\200\002.', Path('attack.pth').read_bytes()[:300]):
+        Path('damaged.pth').write_bytes(damage)
+        with pytest.raises(errors.UserError, match='damaged.pth is not a checkpoint'):
+            checkpoints.load_from_local('damaged.pth', 'cpu')
+    for content in ({1: torch.zeros(1)}, dict(state_dict=[1]), dict(state_dict=dict(weight=3))):
+        torch.save(content, 'odd.pth')
+        with pytest.raises(errors.UserError, match='without named tensors'):
+            checkpoints.load_from_local('odd.pth', 'cpu')
     torch.save([1, 2], 'list.pth')
     with pytest.raises(errors.UserError, match='holds a list'):
         checkpoints.load_from_local('list.pth', 'cpu')
     with pytest.raises(pickle.UnpicklingError):
         checkpoints.history_method(str, 'format')
+
+
+def test_no_other_way_of_loading_runs_code_either(tmp_path, monkeypatch):
+    torch.save(dict(state_dict=Attack()), 'attack.pth')
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    served = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), served) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f'http://127.0.0.1:{server.server_port}'
+        with pytest.raises(errors.UserError, match='more than weights'):
+            CheckpointLoader.load_checkpoint(f'{url}/attack.pth', 'cpu')
+        with pytest.raises(errors.UserError, match='gone.pth cannot be read: HTTP Error 404'):
+            CheckpointLoader.load_checkpoint(f'{url}/gone.pth', 'cpu')
+        torch.save(dict(weight=torch.ones(2)), 'good.pth')
+        assert CheckpointLoader.load_checkpoint(f'{url}/good.pth', 'cpu')['weight'].sum() == 2
+        server.shutdown()
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load('attack.pth', weights_only=False)
+    assert not Path('executed').exists()
 
 
 def test_checkpoint_of_another_model(segmentation, detection, trained):
@@ -247,7 +318,7 @@ def test_checkpoint_of_another_model(segmentation, detection, trained):
     assert 'neck.lateral_convs.0.conv.weight: not in the checkpoint' in message
     assert 'experiment tiny_fcn_' in message
 
-    content = torch.load(trained, weights_only=False)
+    content = torch.load(trained)
     content['state_dict']['decode_head.conv_seg.weight'] = torch.zeros(5, 8, 1, 1)
     torch.save(content, 'five.pth')
     message = refused(score, segmentation, 'five.pth')
@@ -278,6 +349,7 @@ def test_flags_that_ask_for_what_is_not_there(detection):
 def test_accelerator_flags_without_one(detection):
     assert '--amp: mixed precision needs a GPU' in refused(train, detection, '--amp')
     assert '--launcher slurm needs GPUs' in refused(train, detection, '--launcher', 'slurm')
+    assert 'dist_train.sh' in refused(train, detection, '--launcher', 'pytorch')
 
 
 def test_backbones_speak_for_themselves():

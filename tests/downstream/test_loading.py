@@ -80,7 +80,8 @@ def test_registered():
 
 
 def labels(path):
-    return LoadLabels()(dict(seg_map_path=str(path), reduce_zero_label=True, seg_fields=[]))
+    return LoadLabels()(dict(img_path='image.jpg', ori_shape=(4, 4), seg_map_path=str(path),
+                             reduce_zero_label=True, seg_fields=[]))
 
 
 def test_labels(tmp_path):
