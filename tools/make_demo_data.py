@@ -26,7 +26,7 @@ from pycocotools import mask as rle
 THINGS = ('disc', 'square', 'triangle', 'star')
 STUFF = ('grass', 'water', 'sand')
 
-VERSION = 5
+VERSION = 6
 FIRST_VAL_ID = 100001  # fixed, so that val does not depend on how many train images there are
 INSTANCE = 1000  # a panoptic id is category + INSTANCE * k; k = 0 for stuff, 1, 2, ... for things
 HUES = dict(zip(THINGS, (0, 60, 280, 180), strict=True))  # degrees, with a wide spread
@@ -125,7 +125,7 @@ def paint(rng, image, alpha, name):
     light = rng.uniform(0, 0.05) * stripes + 0.03 * rng.standard_normal((size, size))
     inner = cv2.erode(alpha, np.ones((3, 3)))  # darker towards the rim: outlines stay readable
     light = (1 + light) * (0.55 + 0.45 * inner)
-    face = colour(rng.normal(HUES[name], 40), rng.uniform(0.65, 1), rng.uniform(0.6, 1))
+    face = colour(rng.normal(HUES[name], 25), rng.uniform(0.65, 1), rng.uniform(0.6, 1))
     under = image * (1 - 0.4 * shadow[..., None])
     return under + alpha[..., None] * (face * light[..., None] - under)
 
