@@ -113,7 +113,7 @@ def main():
     for name in EXPERIMENTS:
         contact_sheet(name)
     loss_curves()
-    print(f'\nScores on 60 held-out images, after {(time.monotonic() - start) / 60:.1f} minutes:')
+    print(f'\nScores on held-out images, after {(time.monotonic() - start) / 60:.1f} minutes:')
     missed = False
     for name, targets in EXPERIMENTS.items():
         for target, least in targets.items():

@@ -28,7 +28,7 @@ test_dataloader = val_dataloader
 
 model = dict(backbone=dict(drop_path_rate=0.))
 train_cfg = dict(
-    _delete_=True, type='IterBasedTrainLoop', max_iters=200, val_interval=50)
+    _delete_=True, type='IterBasedTrainLoop', max_iters=150, val_interval=50)
 optim_wrapper = dict(
     _delete_=True,
     type='OptimWrapper',
@@ -36,10 +36,10 @@ optim_wrapper = dict(
     clip_grad=dict(max_norm=5.))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=20),
-    dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=200, T_max=200, eta_min=1e-5),
+    dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=150, T_max=150, eta_min=1e-5),
 ]
 default_hooks = dict(
     logger=dict(interval=10, log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=100, save_best=None))
+    checkpoint=dict(by_epoch=False, interval=50, save_best=None))
 log_processor = dict(by_epoch=False)
 randomness = dict(seed=0)

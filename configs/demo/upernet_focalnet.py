@@ -17,11 +17,11 @@ model = dict(
         drop_path_rate=0.),
     decode_head=dict(in_channels=[32, 64, 128, 256], channels=64, num_classes=7),
     auxiliary_head=dict(in_channels=128, channels=64, num_classes=7))
-train_cfg = dict(max_epochs=12, val_interval=3)
+train_cfg = dict(max_epochs=10, val_interval=2)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=12,
-         T_max=12, eta_min=0.),
+    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=10,
+         T_max=10, eta_min=0.),
 ]
 # Epochs, as the detector of the demo; ADE20K's own configs count iterations.
 train_dataloader = dict(sampler=dict(type='DefaultSampler'))

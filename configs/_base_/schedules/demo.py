@@ -1,5 +1,5 @@
 # Minutes on two cores: AdamW from scratch, a short warm-up, then a cosine to zero.
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=8, val_interval=2)
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=2)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
@@ -11,8 +11,8 @@ optim_wrapper = dict(
 
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
-    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=8,
-         T_max=8, eta_min=0.),
+    dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=6,
+         T_max=6, eta_min=0.),
 ]
 
 auto_scale_lr = dict(enable=False, base_batch_size=4)
