@@ -1,0 +1,42 @@
+"""What the README and the docs say is there is there, and their example works."""
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
+def test_links_and_paths_exist(page):
+    text = page.read_text()
+    links = [link for link in re.findall(r'\]\(([^)#]+)', text) if '://' not in link]
+    assert all((page.parent / link).exists() for link in links), links
+    paths = re.findall(r'\b(?:tools|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
+    missing = [path for path in paths if not (ROOT / path).exists() and 'mine' not in path]
+    assert not missing, missing
+
+
+def test_comments_name_pages_that_exist():
+    sources = [path for folder in ('backbones', 'downstream', 'tools', 'configs')
+               for path in (ROOT / folder).rglob('*.py')]
+    named = {page for path in sources for page in re.findall(r'docs/\w+\.md', path.read_text())}
+    assert named and all((ROOT / page).exists() for page in named), named
+
+
+def test_a_backbone_of_ones_own(tmp_path):
+    """The example in docs/backbone.md, as written."""
+    text = (ROOT / 'docs' / 'backbone.md').read_text()
+    code = re.search(r'```python\n(import torch.*?)```', text, re.DOTALL)[1]
+    namespace = {'__name__': 'backbones.mine', '__package__': 'backbones'}
+    exec(code, namespace)
+    outs = namespace['Mine'](dims=(4, 8, 16, 32))(torch.zeros(1, 3, 64, 96))
+    assert [tuple(out.shape) for out in outs] == [
+        (1, 4, 16, 24), (1, 8, 8, 12), (1, 16, 4, 6), (1, 32, 2, 3)]
+    torch.save({'weight': torch.zeros(3)}, tmp_path / 'other.pth')
+    model = namespace['Mine'](init_cfg=dict(type='Pretrained',
+                                            checkpoint=str(tmp_path / 'other.pth')))
+    with pytest.raises(ValueError, match='fits only 0%'):
+        model.init_weights()
