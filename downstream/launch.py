@@ -194,3 +194,9 @@ def without_sync_bn(node):
 
 def build_runner(cfg):
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+
+
+def leave_processes():
+    """Close the process group, if any: its threads, left running, may abort the process at exit."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

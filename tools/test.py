@@ -25,6 +25,7 @@ from downstream.errors import UserError, one_message
 from downstream.launch import (
     build_runner,
     fit_launcher,
+    leave_processes,
     load_config,
     make_parser,
     make_writable,
@@ -106,6 +107,7 @@ def main(argv=None):
             METRICS.build(dict(type=kind, out_file_path=args.out)))
     runner.register_hook(CheckFits(args.checkpoint))
     runner.test()
+    leave_processes()
 
 
 if __name__ == '__main__':

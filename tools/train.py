@@ -28,6 +28,7 @@ from downstream.launch import (
     fit_launcher,
     fit_precision,
     has_accelerator,
+    leave_processes,
     load_config,
     make_parser,
     parse,
@@ -95,6 +96,7 @@ def main(argv=None):
     resume = bool(cfg.get('resume'))
     runner.register_hook(CheckFits(source, whole=resume, resume=resume))
     runner.train()
+    leave_processes()
 
 
 if __name__ == '__main__':
