@@ -6,7 +6,7 @@ weight gradient is a correlation as well, of the input with the output gradient:
     dL/dw[c, i, j] = sum_n sum_{u, v} x[n, c, u + i - k // 2, v + j - k // 2] * dL/dy[n, c, u, v]
 
 which is a grouped convolution with H x W kernels, one group a sample and channel, that yields only
-k x k values each. PyTorch's CPU kernel for this gradient takes 10 to 30 times as long as the
+k x k values each. PyTorch's CPU kernel for this gradient takes 5 to 30 times as long as the
 forward pass once k >= 5; the grouped convolution takes about as long as the forward pass
 (docs/benchmarks.md). GPU kernels have no such weakness, so there the stock operation stays.
 """
