@@ -80,12 +80,10 @@ def say(message: str) -> None:
     print(f'[setup] {message}', flush=True)
 
 
-def run(command, log=None, **kwargs):
+def run(command, **kwargs):
     """Run a command quietly; when it fails, show the end of what it said."""
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           **kwargs)
-    if log:
-        log.write_text(done.stdout)
     if done.returncode:
         raise SetupError(f'`{shlex.join(map(str, command))}` failed:\n'
                          + '\n'.join(done.stdout.strip().splitlines()[-25:]))
