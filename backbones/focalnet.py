@@ -13,14 +13,20 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from .layers import DropPath, Mlp, check_stage_lengths, check_stages
+from .base import Backbone
+from .layers import (
+    DropPath,
+    Mlp,
+    PatchEmbed,
+    check_stage_lengths,
+    check_stages,
+    drop_path_rates,
+    init_like_vit,
+)
 from .ops import DepthwiseConv2d
-from .pretrained import load_pretrained
 
 
 class FocalModulation(nn.Module):
@@ -99,48 +105,17 @@ class FocalNetBlock(nn.Module):
         return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)))
 
 
-class PatchEmbed(nn.Module):
-    """Divide a map's resolution by ``patch_size``: a strided convolution, then LayerNorm.
-
-    A kernel larger than the patch makes neighbouring patches overlap. A map that the patch does
-    not divide is first padded with zeros on the right and at the bottom.
-    """
-
-    def __init__(self, patch_size: int, in_chans: int, embed_dim: int, kernel_size: int,
-                 padding: int, norm: bool = True):
-        super().__init__()
-        self.patch_size = patch_size
-        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size, patch_size, padding)
-        self.norm = nn.LayerNorm(embed_dim) if norm else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C_in, H, W) to (N, ceil(H / patch_size), ceil(W / patch_size), C_out)."""
-        x = F.pad(x, (0, -x.shape[3] % self.patch_size, 0, -x.shape[2] % self.patch_size))
-        return self.norm(self.proj(x).permute(0, 2, 3, 1))
-
-
 class BasicLayer(nn.Module):
     """The blocks of one stage, and the downsampling that leads to the next."""
 
-    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None,
-                 use_checkpoint: bool):
+    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.downsample = downsample
-        self.use_checkpoint = use_checkpoint
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, H, W, C) to (N, H, W, C): the blocks alone."""
-        for block in self.blocks:
-            if self.use_checkpoint and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
-        return x
 
 
 @MODELS.register_module()
-class FocalNet(BaseModule):
+class FocalNet(Backbone):
     """FocalNet as a backbone for dense prediction.
 
     Takes images (N, 3, H, W) of any H and W and returns one map (N, C_i, ceil(H / s_i),
@@ -193,7 +168,7 @@ class FocalNet(BaseModule):
                  normalize_modulator: bool = False,
                  use_checkpoint: bool = False,
                  init_cfg: dict | None = None):
-        super().__init__(init_cfg)
+        super().__init__(init_cfg, use_checkpoint=use_checkpoint)
         num_stages = len(depths)
         check_stage_lengths('FocalNet', depths, focal_levels=focal_levels,
                             focal_windows=focal_windows)
@@ -207,7 +182,7 @@ class FocalNet(BaseModule):
         stem, downsampling = ((7, 2), (3, 1)) if use_conv_embed else ((4, 0), (2, 0))
         self.patch_embed = PatchEmbed(4, 3, embed_dim, *stem, norm=patch_norm)
         self.pos_drop = nn.Dropout(drop_rate)
-        drop_path = iter(torch.linspace(0, drop_path_rate, sum(depths), device='cpu').tolist())
+        drop_path = iter(drop_path_rates(drop_path_rate, sum(depths)))
         self.layers = nn.ModuleList()
         for i, dim in enumerate(dims):
             blocks = [
@@ -219,26 +194,16 @@ class FocalNet(BaseModule):
             ]
             downsample = (PatchEmbed(2, dim, 2 * dim, *downsampling)
                           if i < num_stages - 1 else None)
-            self.layers.append(BasicLayer(blocks, downsample, use_checkpoint))
+            self.layers.append(BasicLayer(blocks, downsample))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
-        for module in (*self._frozen_modules(), *self._unused_modules()):
-            module.requires_grad_(False)
+        init_like_vit(self)
+        self._finish()
 
-    def init_weights(self):
-        """Load the weights that init_cfg names, if any."""
-        init_cfg = self.init_cfg if isinstance(self.init_cfg, dict) else {}
-        if init_cfg.get('type') != 'Pretrained':
-            super().init_weights()
-        elif init_cfg.get('checkpoint'):
-            load_pretrained(self, init_cfg['checkpoint'], adapt_focalnet_weights)
-        self._is_init = True
+    def _adapt_weights(self, state, model):
+        return adapt_focalnet_weights(state, model)
 
-    def _frozen_modules(self):
+    def _frozen(self):
         if self.frozen_stages >= 0:
             yield from (self.patch_embed, self.pos_drop)
         for i in range(self.frozen_stages):
@@ -246,19 +211,11 @@ class FocalNet(BaseModule):
             if i in self.out_indices:
                 yield getattr(self, f'norm{i}')
 
-    def _unused_modules(self):
-        """What lies behind the last map that is returned: DDP wants no gradient for it."""
+    def _unused(self):
         last = self.out_indices[-1]
         yield from self.layers[last + 1:]
         if self.layers[last].downsample is not None:
             yield self.layers[last].downsample
-
-    def train(self, mode: bool = True):
-        """Set the mode; frozen stages stay in eval mode."""
-        super().train(mode)
-        for module in self._frozen_modules():
-            module.eval()
-        return self
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images (N, 3, H, W) to a tuple of maps, one for each of ``out_indices``."""
@@ -267,7 +224,8 @@ class FocalNet(BaseModule):
         for i in range(self.out_indices[-1] + 1):
             if i > 0:
                 x = self.layers[i - 1].downsample(x.permute(0, 3, 1, 2))
-            x = self.layers[i](x)
+            for block in self.layers[i].blocks:
+                x = self._run(block, x)
             if i in self.out_indices:
                 out = getattr(self, f'norm{i}')(x)
                 outs.append(out.permute(0, 3, 1, 2).contiguous())

@@ -1,5 +1,6 @@
 """Pieces that the families share."""
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -40,6 +41,105 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+
+
+class PatchEmbed(nn.Module):
+    """Divide a map's resolution by ``patch_size``: a strided convolution, then LayerNorm.
+
+    A kernel larger than the patch makes neighbouring patches overlap. A map that the patch does
+    not divide is first padded with zeros on the right and at the bottom.
+    """
+
+    def __init__(self, patch_size: int, in_chans: int, embed_dim: int,
+                 kernel_size: int | None = None, padding: int = 0, norm: bool = True):
+        super().__init__()
+        self.patch_size = patch_size
+        self.proj = nn.Conv2d(in_chans, embed_dim, kernel_size or patch_size, patch_size, padding)
+        self.norm = nn.LayerNorm(embed_dim) if norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C_in, H, W) to (N, ceil(H / patch_size), ceil(W / patch_size), C_out)."""
+        x = F.pad(x, (0, -x.shape[3] % self.patch_size, 0, -x.shape[2] % self.patch_size))
+        return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over tokens: softmax(Q K^T / sqrt(C / M)) V in each of M heads."""
+
+    def __init__(self, dim: int, num_heads: int, qkv_bias: bool = True, attn_drop: float = 0.,
+                 proj_drop: float = 0.):
+        super().__init__()
+        check_heads(dim, num_heads)
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.attn_drop = attn_drop
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, N, C) to (B, N, C)."""
+        q, k, v = (split_heads(t, self.num_heads) for t in self.qkv(x).chunk(3, dim=-1))
+        return self.proj_drop(self.proj(attend(q, k, v, self.attn_drop * self.training)))
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, N, M * D) to (B, M, N, D)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.) -> Tensor:
+    """Scaled dot-product attention of split heads, (B, M, N, D) each, to (B, N, M * D)."""
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout).transpose(1, 2).flatten(2)
+
+
+def tokens_to_map(x: Tensor, height: int, width: int) -> Tensor:
+    """(B, H * W, C) to (B, C, H, W)."""
+    return x.transpose(1, 2).unflatten(2, (height, width))
+
+
+def map_to_tokens(x: Tensor) -> Tensor:
+    """(B, C, H, W) to (B, H * W, C)."""
+    return x.flatten(2).transpose(1, 2)
+
+
+def resample_positions(positions: Tensor, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Position embeddings of one grid of patches for another (bicubic).
+
+    Args:
+        positions: (1, T + H * W, C); the first T belong to class tokens and stay as they are.
+        grid: the H and W that they were learned for.
+        size: the H and W wanted.
+
+    Returns:
+        (1, T + size[0] * size[1], C).
+    """
+    if tuple(grid) == tuple(size):
+        return positions
+    extra = positions.shape[1] - grid[0] * grid[1]
+    tokens, patches = positions[:, :extra], positions[:, extra:]
+    # in float32: bicubic weights in half precision are coarse
+    patches = F.interpolate(tokens_to_map(patches.float(), *grid), size=size, mode='bicubic')
+    return torch.cat([tokens, map_to_tokens(patches).to(positions.dtype)], dim=1)
+
+
+def drop_path_rates(last: float, depth: int) -> list[float]:
+    """Stochastic depth of each block: from 0 at the first, linearly, to ``last``."""
+    return torch.linspace(0, last, depth, device='cpu').tolist()
+
+
+def init_like_vit(model: nn.Module):
+    """Linear layers from a truncated normal of 0.02, their biases 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def check_heads(dim: int, num_heads: int):
+    """Raise ValueError unless the heads share the channels evenly."""
+    if num_heads < 1 or dim % num_heads:
+        raise ValueError(f'{dim} channels cannot be split over {num_heads} attention heads')
 
 
 def check_stage_lengths(name: str, depths, **per_stage):

@@ -6,6 +6,7 @@ import json
 import zlib
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -56,3 +57,45 @@ def assert_close_to_golden(tensor: torch.Tensor, record: dict, rtol: float = 1e-
     error = (tensor.flatten()[torch.tensor(record['index'])] - expected).abs().max().item()
     assert error <= rtol * max(1., record['std']), f'off by {error:.2e}'
     assert abs(tensor.abs().sum().item() - record['abs_sum']) <= rtol * max(1, record['abs_sum'])
+
+
+def assert_matches_release(model: nn.Module, golden: dict, forward=None, left_out=()):
+    """The model has the release's entries and gives its outputs and gradients.
+
+    Args:
+        model: with drop path 0; may lie on the meta device.
+        golden: a file of tests/golden.
+        forward: ``forward(model, x)`` gives the outputs in the file's order, if not ``model(x)``.
+        left_out: prefixes of the release's entries that a backbone does without (its classifier).
+    """
+    left_out = ('head.', *left_out)
+    assert entries(model.state_dict()) == sorted(
+        entry for entry in golden['keys'] if not entry[0].startswith(left_out))
+    fill_(model).eval()
+    for run in golden['runs']:
+        x = golden_input(run['input']).requires_grad_('grad' in run)
+        with torch.set_grad_enabled('grad' in run):
+            outs = forward(model, x) if forward else model(x)
+        for out, record in zip(outs, run['outputs'], strict=True):
+            assert_close_to_golden(out, record)
+        if 'grad' in run:
+            model.zero_grad()
+            loss = sum(out.double().square().mean() for out in outs)
+            loss.backward()
+            assert loss.item() == pytest.approx(run['grad']['loss'], rel=1e-5)
+            assert_close_to_golden(x.grad, run['grad']['input_grad'])
+            parameters = dict(model.named_parameters())
+            for key, norm in run['grad']['param_grad_norm'].items():
+                assert parameters[key].grad.norm().item() == pytest.approx(norm, rel=1e-3), key
+
+
+def with_input_of_norm(model: nn.Module, x: torch.Tensor) -> list:
+    """A backbone's maps, and before the last of them what its ``norm`` made that map from."""
+    seen = []
+    handle = model.norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    *outs, last = model(x)
+    handle.remove()
+    before, = seen
+    if before.ndim == 3:  # tokens
+        before = before.transpose(1, 2).reshape(last.shape)
+    return [*outs, before, last]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from golden_utils import (
     assert_close_to_golden,
-    entries,
+    assert_matches_release,
     fill_,
     golden_input,
     load_golden,
@@ -43,24 +43,8 @@ def test_matches_the_release(name):
     golden = load_golden(name)
     with torch.device('meta'):  # no time is spent on initial values
         model = FocalNet(**GOLDEN[name], drop_path_rate=0.)
-    assert entries(model.state_dict()) == sorted(golden['keys'])
     assert sum(p.numel() for p in model.parameters()) == golden['params']
-    fill_(model).eval()
-    for run in golden['runs']:
-        x = golden_input(run['input']).requires_grad_('grad' in run)
-        with torch.set_grad_enabled('grad' in run):
-            outs = model(x)
-        for out, record in zip(outs, run['outputs'], strict=True):
-            assert_close_to_golden(out, record)
-        if 'grad' in run:
-            model.zero_grad()
-            loss = sum(out.double().square().mean() for out in outs)
-            loss.backward()
-            assert loss.item() == pytest.approx(run['grad']['loss'], rel=1e-5)
-            assert_close_to_golden(x.grad, run['grad']['input_grad'])
-            parameters = dict(model.named_parameters())
-            for key, norm in run['grad']['param_grad_norm'].items():
-                assert parameters[key].grad.norm().item() == pytest.approx(norm, rel=1e-3), key
+    assert_matches_release(model, golden)
 
 
 @pytest.mark.parametrize('name', ['convert_t_lrf_k3_to_k9', 'convert_t_srf_k3_to_lrf_k9'])

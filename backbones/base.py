@@ -1,0 +1,91 @@
+"""What every family asks of its base class: published weights, frozen parts, normalisation."""
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import torch
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+from .pretrained import load_pretrained
+
+
+class Backbone(BaseModule):
+    """A network that turns images into the maps that detection and segmentation heads read.
+
+    A family says what is frozen and what is not used (``_frozen``, ``_unused``), and how the
+    published weights of a classifier are fitted to it (``_adapt_weights``); its constructor ends
+    with ``self._finish()``.
+
+    Args:
+        init_cfg: ``dict(type='Pretrained', checkpoint=FILE_OR_URL)`` starts from published
+            weights; a checkpoint of None, or no init_cfg, from random ones.
+        norm_eval: keep every BatchNorm in eval mode: its statistics stay what they were.
+        use_checkpoint: recompute each block in the backward pass instead of storing it.
+    """
+
+    def __init__(self, init_cfg: dict | None = None, norm_eval: bool = False,
+                 use_checkpoint: bool = False):
+        super().__init__(init_cfg)
+        self.norm_eval = norm_eval
+        self.use_checkpoint = use_checkpoint
+
+    def _frozen(self) -> Iterator[nn.Module | nn.Parameter]:
+        """What gets no gradient and, where it has a mode, stays in eval mode."""
+        yield from ()
+
+    def _unused(self) -> Iterator[nn.Module | nn.Parameter]:
+        """What lies behind the last map that is returned: DDP wants no gradient for it."""
+        yield from ()
+
+    def _adapt_weights(self, state: dict[str, Tensor], model: dict[str, Tensor]):
+        """Fit a file's tensors to the model's: (adapted state, {name: what was done to it})."""
+        return state, {}
+
+    def _finish(self):
+        for part in (*self._frozen(), *self._unused()):
+            part.requires_grad_(False)
+
+    def init_weights(self):
+        """Load the weights that init_cfg names, if any."""
+        init_cfg = self.init_cfg if isinstance(self.init_cfg, dict) else {}
+        if init_cfg.get('type') != 'Pretrained':
+            super().init_weights()
+        elif init_cfg.get('checkpoint'):
+            load_pretrained(self, init_cfg['checkpoint'], self._adapt_weights)
+        self._is_init = True
+
+    def train(self, mode: bool = True):
+        """Set the mode; frozen parts, and with norm_eval every BatchNorm, stay in eval mode."""
+        super().train(mode)
+        for part in self._frozen():
+            if isinstance(part, nn.Module):
+                part.eval()
+        if self.norm_eval:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def _run(self, block: nn.Module, *args):
+        """``block(*args)``, storing its inner activations or not."""
+        if not (self.use_checkpoint and torch.is_grad_enabled()):
+            return block(*args)
+        if torch.compiler.is_compiling():  # a compiled graph changes statistics once by itself
+            return checkpoint(block, *args, use_reentrant=False)
+        return checkpoint(block, *args, use_reentrant=False,
+                          context_fn=lambda: (nullcontext(), _statistics_untouched(block)))
+
+
+@contextmanager
+def _statistics_untouched(module: nn.Module):
+    """BatchNorm computes what it always does, but a recomputation is no second batch to it."""
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
