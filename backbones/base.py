@@ -81,11 +81,13 @@ class Backbone(BaseModule):
 @contextmanager
 def _statistics_untouched(module: nn.Module):
     """BatchNorm computes what it always does, but a recomputation is no second batch to it."""
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+    kept = [dict(norm._buffers) for norm in norms]
     for norm in norms:
-        norm.track_running_stats = False
+        norm._buffers.update({name: value if value is None else value.clone()
+                              for name, value in norm._buffers.items()})
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, buffers in zip(norms, kept, strict=True):
+            norm._buffers.update(buffers)

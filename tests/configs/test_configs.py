@@ -28,6 +28,7 @@ DROP_PATH = {
     ('s', '1x'): 0.2, ('s', '3x'): 0.5, ('s', '160k'): 0.3,
     ('b', '1x'): 0.3, ('b', '3x'): 0.5, ('b', '160k'): 0.3,
 }
+UPSTREAM = 'PyramidVisionTransformer', 'SwinTransformer', 'mmdet.SwinTransformer'
 FOCALNETS = [
     (f'{method}_focalnet_{backbone}_{schedule}', backbone, schedule)
     for method, schedules in (('maskrcnn', ('1x', '3x')), ('upernet', ('160k',)))
@@ -52,7 +53,9 @@ def build():
     def build_once(name):
         if name not in models:
             cfg = load(name)
-            with torch.device('meta'):
+            # Upstream's PVT and Swin read values while they are built.
+            upstream = cfg.model.backbone.type in UPSTREAM
+            with torch.device('cpu' if upstream else 'meta'):
                 models[name] = MODELS.build(scoped(cfg.model, cfg.default_scope))
         return models[name]
 

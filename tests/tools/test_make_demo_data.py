@@ -1,20 +1,17 @@
 """The demo data set: reproducible, consistent between its layouts, and not solved by colour."""
-import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import cv2
+import make_demo_data as tool
 import numpy as np
 import pytest
 from pycocotools import mask as rle
 from pycocotools.coco import COCO
 
-SCRIPT = Path(__file__).parents[2] / 'tools' / 'make_demo_data.py'
-spec = importlib.util.spec_from_file_location('make_demo_data', SCRIPT)
-tool = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tool)
+SCRIPT = Path(tool.__file__)
 
 SMALL = dict(train=6, val=3, size=96)
 SPLITS = [('train', 'training', 1, 6), ('val', 'validation', 100001, 3)]

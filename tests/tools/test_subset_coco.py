@@ -1,14 +1,8 @@
 """A tiny COCO of a few images, chosen for memorising."""
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-spec = importlib.util.spec_from_file_location('subset_coco', ROOT / 'tools' / 'subset_coco.py')
-subset_coco = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(subset_coco)
+import subset_coco
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ optim_wrapper = dict(
     # normalisation that is called otherwise (the heads' `bn`) is decayed.
     paramwise_cfg=dict(
         custom_keys={
-            'absolute_pos_embed': dict(decay_mult=0.),
+            'cls_token': dict(decay_mult=0.),
+            'pos_embed': dict(decay_mult=0.),  # and absolute_pos_embed
+            'patch_pos': dict(decay_mult=0.),
+            'pixel_pos': dict(decay_mult=0.),
             'relative_position_bias_table': dict(decay_mult=0.),
             'norm': dict(decay_mult=0.),
         }))

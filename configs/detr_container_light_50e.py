@@ -1,0 +1,19 @@
+# DETR, CONTAINER-Light, 50 epochs.
+# Published: 38.9 box AP.
+# (Container, arXiv 2106.01401: abstract. The detection code was never released: this schedule is
+# the one customary for such backbones.)
+_base_ = [
+    '_base_/models/detr.py',
+    '_base_/datasets/coco_detection.py',
+    '_base_/schedules/detr_50e.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='Container',
+        affinity=('static', 'static', 'static', 'mixed'),
+        out_indices=(3, ),
+        drop_path_rate=0.1,
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(type='Pretrained', checkpoint=None)),
+    neck=dict(in_channels=[512]))

@@ -1,0 +1,17 @@
+# Mask R-CNN, LocalViT on PVT-Tiny, 1x.
+# No published number: the paper (LocalViT, arXiv 2104.05707) ends at ImageNet.
+_base_ = [
+    '_base_/models/maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/1x.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='LocalViTPVT',
+        drop_path_rate=0.1,
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(type='Pretrained', checkpoint=None)),
+    neck=dict(in_channels=[64, 128, 320, 512]))
+# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
+optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

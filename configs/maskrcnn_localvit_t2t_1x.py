@@ -1,0 +1,25 @@
+# Mask R-CNN, LocalViT on T2T-ViT-7, 1x.
+# No published number: the paper (LocalViT, arXiv 2104.05707) ends at ImageNet.
+# One resolution (stride 16): Feature2Pyramid makes strides 4 to 32 of four blocks' maps.
+_base_ = [
+    '_base_/models/maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/1x.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='LocalViTT2T',
+        drop_path_rate=0.1,
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(type='Pretrained', checkpoint=None)),
+    neck=[
+        dict(type='mmseg.Feature2Pyramid', embed_dim=256),
+        dict(
+            type='FPN',
+            in_channels=[256, 256, 256, 256],
+            out_channels=256,
+            num_outs=5),
+    ])
+# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
+optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

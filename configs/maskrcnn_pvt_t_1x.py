@@ -1,0 +1,16 @@
+# Mask R-CNN, PVT-Tiny, 1x.
+# A control: the recipe of the other backbones here.
+_base_ = [
+    '_base_/models/maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/1x.py',
+]
+
+model = dict(
+    backbone=dict(
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.type=Pretrained \
+        #     model.backbone.init_cfg.checkpoint=FILE
+        type='PyramidVisionTransformer',
+        num_layers=(2, 2, 2, 2),
+        drop_path_rate=0.1),
+    neck=dict(in_channels=[64, 128, 320, 512]))

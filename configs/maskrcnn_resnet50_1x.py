@@ -1,0 +1,22 @@
+# Mask R-CNN, ResNet-50, 1x.
+# A control: the recipe of the other backbones here.
+# Published with its own recipe: 38.2 box AP, 34.7 mask AP (Container, arXiv 2106.01401: abstract).
+_base_ = [
+    '_base_/models/maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/1x.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='ResNet',
+        depth=50,
+        frozen_stages=1,
+        norm_cfg=dict(type='BN', requires_grad=True),
+        norm_eval=True,
+        # Frozen parts make sense from ImageNet weights only: these are fetched, or give a file:
+        # --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='https://download.pytorch.org/models/resnet50-0676ba61.pth')),
+    neck=dict(in_channels=[256, 512, 1024, 2048]))

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""One training step and one test image of experiments, at a reduced size: do they run here?
+
+    tools/check_experiments.py                       # every config
+    tools/check_experiments.py configs/detr_*.py     # some
+
+Images come from COCO_ROOT and ADE20K_ROOT where those are set, else they are generated. A training
+step must give finite losses, and a finite gradient to every trainable parameter (several processes
+cannot train what gets none). Prints a table, and fails when one of them does.
+"""
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+os.environ.setdefault('GOMP_SPINCOUNT', '20000')
+try:
+    import mmengine  # noqa: F401
+except ImportError:  # outside the environment of `make setup`
+    python = ROOT / '.venv' / 'bin' / 'python'
+    if not python.exists():
+        sys.exit('error: run `make setup` first')
+    os.execv(python, [str(python), *sys.argv])
+
+import argparse
+import contextlib
+import io
+import logging
+import tempfile
+import time
+import warnings
+
+import torch
+from make_demo_data import make_demo_data
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.utils import import_modules_from_strings
+
+from downstream.launch import fit_precision
+
+CONFIGS = ROOT / 'configs'
+DATA = {'mmdet': ('COCO_ROOT', 'demo_coco.py'), 'mmseg': ('ADE20K_ROOT', 'demo_ade20k.py')}
+
+
+def shrink(node, factor: float):
+    """A pipeline with every size in it (Resize, RandomCrop, ...) multiplied by ``factor``."""
+    if isinstance(node, dict):
+        return {key: resized(value, factor) if key in ('scale', 'scales', 'crop_size')
+                else shrink(value, factor) for key, value in node.items()}
+    if isinstance(node, (list, tuple)):
+        return [shrink(value, factor) for value in node]
+    return node
+
+
+def resized(sizes, factor: float):
+    """A size, a pair of sizes or a list of such pairs, multiplied."""
+    if isinstance(sizes, (list, tuple)):
+        return type(sizes)(resized(size, factor) for size in sizes)
+    return round(sizes * factor)
+
+
+def samples(cfg: Config, loader: str, count: int, factor: float) -> list:
+    """The first images of a data loader's data set, through its own pipeline."""
+    dataset = cfg[loader].dataset
+    variable, generated = DATA[cfg.default_scope]
+    if not os.environ.get(variable):
+        demo = Config.fromfile(CONFIGS / '_base_' / 'datasets' / generated)
+        dataset = {**demo[loader].dataset, 'pipeline': dataset.pipeline}
+    dataset = DATASETS.build({**dataset, 'pipeline': shrink(dataset['pipeline'], factor)})
+    return [dataset[i] for i in range(count)]
+
+
+def check_experiment(config: Path, factor: float = 0.25) -> str:
+    """Build an experiment, do one training step and one test image.
+
+    Args:
+        config: the experiment's file.
+        factor: what every image size in its pipelines is multiplied by.
+
+    Returns:
+        What was found, in words.
+
+    Raises:
+        AssertionError: a loss or gradient that is not finite or is missing, or no prediction.
+    """
+    cfg = Config.fromfile(config, import_custom_modules=False)
+    import_modules_from_strings(**cfg.custom_imports)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    if 'Pretrained' in str(cfg.model.backbone.get('init_cfg')):
+        cfg.model.backbone.init_cfg = None  # random weights will do
+    if 'size' in cfg.model.data_preprocessor:
+        cfg.model.data_preprocessor.size = resized(cfg.model.data_preprocessor.size, factor)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    fit_precision(cfg)
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
+
+    model.train()
+    batch = model.data_preprocessor(pseudo_collate(samples(cfg, 'train_dataloader', 2, factor)),
+                                    training=True)
+    loss, losses = model.parse_losses(model(**batch, mode='loss'))
+    assert loss.isfinite(), f'the losses are {losses}'
+    optimizer.backward(loss)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f'{name} gets no gradient'
+            assert parameter.grad.isfinite().all(), f'the gradient of {name} is not finite'
+    optimizer.step()
+
+    model.eval()
+    with torch.no_grad():
+        result, = model.test_step(pseudo_collate(samples(cfg, 'test_dataloader', 1, factor)))
+    if cfg.default_scope == 'mmseg':
+        assert tuple(result.pred_sem_seg.shape) == tuple(result.ori_shape), 'a map of another size'
+        found = f'{result.pred_sem_seg.data.unique().numel()} classes'
+    else:
+        assert result.pred_instances.bboxes.isfinite().all(), 'boxes that are not finite'
+        found = f'{len(result.pred_instances)} boxes'
+    params = sum(p.numel() for p in model.parameters()) / 1e6
+    return f'{params:6.1f} M parameters, loss {loss.item():8.3f}, {found}'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('configs', nargs='*', type=Path, help='config files (default: all)')
+    parser.add_argument('--factor', type=float, default=0.25,
+                        help='of all image sizes (default: %(default)s)')
+    args = parser.parse_args()
+    warnings.simplefilter('ignore')
+    logging.disable(logging.WARNING)
+    configs = args.configs or sorted(CONFIGS.glob('*.py'))
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ['DEMO_ROOT'] = folder
+        make_demo_data(Path(folder), train=4, val=4)
+        begin = time.monotonic()
+        for i, config in enumerate(configs, 1):
+            start = time.monotonic()
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):  # pycocotools is talkative
+                    outcome = check_experiment(config, args.factor)
+            except Exception as error:
+                failed += 1
+                outcome = f'FAILED: {type(error).__name__}: {error}'
+            now = time.monotonic()
+            eta = (now - begin) / i * (len(configs) - i)
+            print(f'{i:3}/{len(configs)} {config.stem:34} {now - start:6.1f} s  {outcome}'
+                  f'  (eta {eta:.0f} s)', flush=True)
+    if failed:
+        sys.exit(f'{failed} of {len(configs)} experiments failed')
+
+
+if __name__ == '__main__':
+    main()
