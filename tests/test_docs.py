@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
@@ -14,7 +15,7 @@ def test_links_and_paths_exist(page):
     text = page.read_text()
     links = [link for link in re.findall(r'\]\(([^)#]+)', text) if '://' not in link]
     assert all((page.parent / link).exists() for link in links), links
-    paths = re.findall(r'\b(?:tools|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
+    paths = re.findall(r'(?<![\w/])(?:tools|tests|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
     missing = [path for path in paths if not (ROOT / path).exists() and 'mine' not in path]
     assert not missing, missing
 
@@ -40,3 +41,23 @@ def test_a_backbone_of_ones_own(tmp_path):
                                             checkpoint=str(tmp_path / 'other.pth')))
     with pytest.raises(ValueError, match='fits only 0%'):
         model.init_weights()
+
+
+def test_the_pieces_for_a_transformer_of_ones_own():
+    """Feature2Pyramid's and LocalityFeedForward's examples in docs/backbone.md, as written."""
+    blocks = re.findall(r'```python\n(.*?)```', (ROOT / 'docs' / 'backbone.md').read_text(), re.S)
+    names = {}
+    exec(next(code for code in blocks if 'Feature2Pyramid' in code), names)
+    scope = dict(_scope_='mmdet')
+    backbone = MODELS.build(names['model']['backbone'] | scope).eval()
+    x = torch.zeros(1, 3, 64, 96)
+    maps = backbone(x)
+    for neck in names['model']['neck']:
+        maps = MODELS.build(neck | scope).eval()(maps)
+    assert [tuple(m.shape[2:]) for m in maps] == [(16, 24), (8, 12), (4, 6), (2, 3), (1, 2)]
+
+    names = dict(x=torch.zeros(1, 192, 4, 6), tokens=torch.zeros(1, 25, 192), height=4, width=6)
+    for code in blocks:
+        if 'feed_forward' in code:
+            exec(code, names)
+            assert names['y'].shape in ((1, 192, 4, 6), (1, 25, 192))
