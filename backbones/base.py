@@ -78,6 +78,28 @@ class Backbone(BaseModule):
                           context_fn=lambda: (nullcontext(), _statistics_untouched(block)))
 
 
+class Staged(Backbone):
+    """FocalNet's and Swin's layout: a stem, ``layers`` of blocks, a norm for each output.
+
+    A family gives ``patch_embed``, ``pos_drop``, ``layers`` (``layers.Stage``), ``norm0`` ..,
+    ``out_indices`` and ``frozen_stages``.
+    """
+
+    def _frozen(self):
+        if self.frozen_stages >= 0:
+            yield from (self.patch_embed, self.pos_drop)
+        for i in range(self.frozen_stages):
+            yield self.layers[i]
+            if i in self.out_indices:
+                yield getattr(self, f'norm{i}')
+
+    def _unused(self):
+        last = self.out_indices[-1]
+        yield from self.layers[last + 1:]
+        if self.layers[last].downsample is not None:
+            yield self.layers[last].downsample
+
+
 @contextmanager
 def _statistics_untouched(module: nn.Module):
     """BatchNorm computes what it always does, but a recomputation is no second batch to it."""

@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .base import Backbone
+from .base import Staged
 from .layers import (
     DropPath,
     Mlp,
     PatchEmbed,
+    Stage,
     check_stage_lengths,
     check_stages,
     drop_path_rates,
@@ -105,17 +106,8 @@ class FocalNetBlock(nn.Module):
         return x + self.drop_path(self.gamma_2 * self.mlp(self.norm2(x)))
 
 
-class BasicLayer(nn.Module):
-    """The blocks of one stage, and the downsampling that leads to the next."""
-
-    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None):
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-
-
 @MODELS.register_module()
-class FocalNet(Backbone):
+class FocalNet(Staged):
     """FocalNet as a backbone for dense prediction.
 
     Takes images (N, 3, H, W) of any H and W and returns one map (N, C_i, ceil(H / s_i),
@@ -194,7 +186,7 @@ class FocalNet(Backbone):
             ]
             downsample = (PatchEmbed(2, dim, 2 * dim, *downsampling)
                           if i < num_stages - 1 else None)
-            self.layers.append(BasicLayer(blocks, downsample))
+            self.layers.append(Stage(blocks, downsample))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]))
         init_like_vit(self)
@@ -202,20 +194,6 @@ class FocalNet(Backbone):
 
     def _adapt_weights(self, state, model):
         return adapt_focalnet_weights(state, model)
-
-    def _frozen(self):
-        if self.frozen_stages >= 0:
-            yield from (self.patch_embed, self.pos_drop)
-        for i in range(self.frozen_stages):
-            yield self.layers[i]
-            if i in self.out_indices:
-                yield getattr(self, f'norm{i}')
-
-    def _unused(self):
-        last = self.out_indices[-1]
-        yield from self.layers[last + 1:]
-        if self.layers[last].downsample is not None:
-            yield self.layers[last].downsample
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images (N, 3, H, W) to a tuple of maps, one for each of ``out_indices``."""

@@ -1,4 +1,6 @@
 """Pieces that the families share."""
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -61,6 +63,15 @@ class PatchEmbed(nn.Module):
         """(N, C_in, H, W) to (N, ceil(H / patch_size), ceil(W / patch_size), C_out)."""
         x = F.pad(x, (0, -x.shape[3] % self.patch_size, 0, -x.shape[2] % self.patch_size))
         return self.norm(self.proj(x).permute(0, 2, 3, 1))
+
+
+class Stage(nn.Module):
+    """The blocks of one resolution, and the downsampling that leads to the next."""
+
+    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None):
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.downsample = downsample
 
 
 class Attention(nn.Module):

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .base import Backbone
+from .base import Staged
 from .layers import (
     Attention,
     DropPath,
     PatchEmbed,
+    Stage,
     check_stage_lengths,
     check_stages,
     drop_path_rates,
@@ -155,17 +156,8 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x))
 
 
-class SwinStage(nn.Module):
-    """The blocks of one stage, and the downsampling that leads to the next."""
-
-    def __init__(self, blocks: Sequence[nn.Module], downsample: nn.Module | None):
-        super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.downsample = downsample
-
-
 @MODELS.register_module()
-class LocalViTSwin(Backbone):
+class LocalViTSwin(Staged):
     """LocalViT on Swin as a backbone for dense prediction.
 
     Takes images (B, 3, H, W) of any H and W and returns one map (B, C_i, ceil(H / s_i),
@@ -240,26 +232,11 @@ class LocalViTSwin(Backbone):
                                dim // 4 if reduction is None else reduction)
                 for _ in range(depths[i])
             ]
-            self.layers.append(
-                SwinStage(blocks, PatchMerging(dim) if i < num_stages - 1 else None))
+            self.layers.append(Stage(blocks, PatchMerging(dim) if i < num_stages - 1 else None))
         for i in self.out_indices:
             self.add_module(f'norm{i}', nn.LayerNorm(dims[i]) if out_norm else nn.Identity())
         init_like_vit(self)
         self._finish()
-
-    def _frozen(self):
-        if self.frozen_stages >= 0:
-            yield from (self.patch_embed, self.pos_drop)
-        for i in range(self.frozen_stages):
-            yield self.layers[i]
-            if i in self.out_indices:
-                yield getattr(self, f'norm{i}')
-
-    def _unused(self):
-        last = self.out_indices[-1]
-        yield from self.layers[last + 1:]
-        if self.layers[last].downsample is not None:
-            yield self.layers[last].downsample
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Images (B, 3, H, W) to a tuple of maps, one for each of ``out_indices``."""

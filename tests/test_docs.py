@@ -15,7 +15,8 @@ def test_links_and_paths_exist(page):
     text = page.read_text()
     links = [link for link in re.findall(r'\]\(([^)#]+)', text) if '://' not in link]
     assert all((page.parent / link).exists() for link in links), links
-    paths = re.findall(r'(?<![\w/])(?:tools|tests|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
+    paths = re.findall(
+        r'(?<![\w/])(?:tools|tests|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
     missing = [path for path in paths if not (ROOT / path).exists() and 'mine' not in path]
     assert not missing, missing
 
