@@ -110,6 +110,39 @@ def test_focalnet(build, name, backbone, schedule):
         assert abs(params - printed) <= 2e-3 * printed + 0.05
 
 
+@pytest.mark.parametrize(('name', 'millions'), [  # as in the authors' README and checkpoints
+    ('cascade_maskrcnn_focalnet_t_3x', 87.10),
+    ('atss_focalnet_t_3x', 37.21),
+    ('sparsercnn_focalnet_t_3x', 111.22),
+])
+def test_focalnet_in_the_strongest_heads(build, name, millions):
+    params = sum(p.numel() for p in build(name).parameters()) / 1e6
+    assert params == pytest.approx(millions, abs=0.005)
+    kernels = [layer.blocks[0].modulation.focal_layers[0][0].kernel_size[0]
+               for layer in build(name).backbone.layers]
+    assert kernels == [11, 9, 9, 7] and load(name).model.backbone.drop_path_rate == 0.3
+
+
+def test_dino_recipe(build):
+    """AdamW 1e-4, the backbone a tenth of it, decay 1e-4, clipped at 0.1, one step down."""
+    for name, epochs, step in (('dino_focalnet_l_4scale_12e', 12, 11),
+                               ('dino_focalnet_l_5scale_36e', 36, 33)):
+        cfg = load(name)
+        assert cfg.train_cfg.max_epochs == cfg.param_scheduler[0].end == epochs
+        assert cfg.param_scheduler[0].milestones == [step]
+        assert cfg.optim_wrapper.clip_grad.max_norm == 0.1
+        assert cfg.model.backbone.use_checkpoint
+    model = build('dino_focalnet_l_4scale_12e')
+    rates = {id(group['params'][0]): (group['lr'], group['weight_decay'])
+             for group in build_optimizer(model, cfg).optimizer.param_groups}
+    for key, parameter in model.named_parameters():
+        lr = 1e-5 if key.startswith('backbone') else 1e-4
+        assert rates[id(parameter)] == pytest.approx((lr, 1e-4)), key
+    high = load('dino_focalnet_l_5scale_36e_test1200')
+    assert high.test_dataloader.dataset.pipeline[1].scale == (2000, 1200)
+    assert high.model == load('dino_focalnet_l_5scale_36e').model
+
+
 @pytest.mark.parametrize(('name', 'lr', 'decay'), [
     ('maskrcnn_focalnet_t_1x', 1e-4, 0.05),
     ('maskrcnn_focalnet_t_3x', 1e-4, 0.05),

@@ -1,0 +1,20 @@
+# Cascade Mask R-CNN, FocalNet-T (three focal levels, lrf), 3x.
+# Published: 51.5 box AP; 87.1 M parameters, 751 GFLOPs at 1280x800.
+# (Focal Modulation Networks, arXiv 2203.11926: results table in the authors' README.)
+_base_ = [
+    '_base_/models/cascade_maskrcnn.py',
+    '_base_/datasets/coco_instance.py',
+    '_base_/schedules/3x.py',
+]
+
+model = dict(
+    backbone=dict(
+        type='FocalNet',
+        embed_dim=96,
+        depths=(2, 2, 6, 2),
+        focal_levels=(3, 3, 3, 3),
+        focal_windows=(11, 9, 9, 7),
+        drop_path_rate=0.3,
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        init_cfg=dict(type='Pretrained', checkpoint=None)),
+    neck=dict(in_channels=[96, 192, 384, 768]))
