@@ -33,11 +33,23 @@ class RefPointHead(MLP):
 
 @MODELS.register_module()
 class ReleasedDINO(DINO):
-    """mmdet's DINO with the reference point head that published weights have."""
+    """mmdet's DINO with the reference point head that published weights have.
+
+    Raises:
+        ValueError: images so small that they have fewer places than there are queries.
+    """
 
     def _init_layers(self):
         super()._init_layers()
         self.decoder.ref_point_head = RefPointHead(self.embed_dims)
+
+    def pre_decoder(self, memory: Tensor, *args, **kwargs):
+        if memory.shape[1] < self.num_queries:
+            raise ValueError(
+                f'the images have {memory.shape[1]} places in all scales together, but each of '
+                f"DINO's {self.num_queries} queries starts from one: use larger images, or set "
+                'model.num_queries lower')
+        return super().pre_decoder(memory, *args, **kwargs)
 
 
 # Names in the authors' checkpoints and mmdet's, in the order in which they are tried. In a decoder

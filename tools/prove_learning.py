@@ -41,7 +41,7 @@ CONFIGS = ROOT / 'configs'
 METHODS = {
     'maskrcnn': ('maskrcnn_focalnet', 3, 'coco/bbox_mAP', 0.30),
     'retinanet': ('retinanet_focalnet', 3, 'coco/bbox_mAP', 0.30),
-    'upernet': ('upernet_focalnet', 4, 'mIoU', 60.),
+    'upernet': ('upernet_focalnet', 8, 'mIoU', 70.),
     'detr': ('memorise_detr_focalnet', None, 'coco/bbox_mAP', 0.50),
 }
 

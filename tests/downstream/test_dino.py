@@ -57,3 +57,13 @@ def test_matches_the_release():
 def test_names_of_another_model():
     with pytest.raises(ValueError, match="fpn.weight is no entry of the authors' DINO"):
         from_released_dino({'fpn.weight': torch.zeros(1)})
+
+
+def test_images_with_fewer_places_than_queries():
+    cfg = Config.fromfile(CONFIGS / 'dino_focalnet_l_4scale_12e.py')
+    cfg.model.backbone.update(embed_dim=8, depths=(1, 1, 1, 1), use_checkpoint=False)
+    cfg.model.neck.in_channels = [16, 32, 64]
+    model = MODELS.build(dict(cfg.model, _scope_='mmdet')).eval()
+    sample = DetDataSample(metainfo=dict(img_shape=(128, 128), batch_input_shape=(128, 128)))
+    with pytest.raises(ValueError, match="have 340 places .* DINO's 900 queries"):
+        model._forward(torch.zeros(1, 3, 128, 128), [sample])
