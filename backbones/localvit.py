@@ -147,8 +147,9 @@ class Isotropic(Backbone):
     """A transformer of one resolution: what LocalViT on DeiT, TNT and T2T-ViT share.
 
     A family gives ``blocks``, each called as ``block(x, size)``; ``_stem``, from images to the
-    first block's x and the size (H, W) of the map; and ``_patches``, from any x to the patch
-    tokens (B, H * W, C).
+    first block's x and the size (H, W) of the map; where x is more than the tokens, ``_patches``,
+    from any x to the patch tokens (B, H * W, C); and for ``_place``, ``cls_token``, ``pos_drop``
+    and the ``grid`` that positions were learned for.
 
     Args:
         embed_dim: channels C of the tokens.
@@ -176,7 +177,12 @@ class Isotropic(Backbone):
         raise NotImplementedError
 
     def _patches(self, x) -> Tensor:
-        raise NotImplementedError
+        return x[:, 1:]  # behind the class token
+
+    def _place(self, patches: Tensor, positions: Tensor, size: tuple[int, int]) -> Tensor:
+        """(B, H * W, C) to (B, 1 + H * W, C): the class token in front, positions added."""
+        x = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1)
+        return self.pos_drop(x + resample_positions(positions, self.grid, size))
 
     def _stem_parts(self):
         """Modules and parameters before the first block."""
@@ -282,11 +288,7 @@ class LocalViT(Isotropic):
     def _stem(self, x):
         x = self.patch_embed(x)  # (B, H, W, C)
         size = tuple(x.shape[1:3])
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x.flatten(1, 2)], dim=1)
-        return self.pos_drop(x + resample_positions(self.pos_embed, self.grid, size)), size
-
-    def _patches(self, x):
-        return x[:, 1:]
+        return self._place(x.flatten(1, 2), self.pos_embed, size), size
 
     def _adapt_weights(self, state, model):
         return adapt_positions(state, model, 'pos_embed')

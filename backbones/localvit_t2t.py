@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from .layers import (
     drop_path_rates,
     init_like_vit,
-    resample_positions,
     tokens_to_map,
 )
 from .localvit import Isotropic, LocalBlock, LocalityFeedForward, adapt_positions
@@ -216,11 +215,7 @@ class LocalViTT2T(Isotropic):
         x = F.pad(x, (0, -x.shape[3] % PATCH_SIZE, 0, -x.shape[2] % PATCH_SIZE))
         size = (x.shape[2] // PATCH_SIZE, x.shape[3] // PATCH_SIZE)
         x = self._run(self.tokens_to_token, x)
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
-        return self.pos_drop(x + resample_positions(self.pos_embed, self.grid, size)), size
-
-    def _patches(self, x):
-        return x[:, 1:]
+        return self._place(x, self.pos_embed, size), size
 
     def _adapt_weights(self, state, model):
         return adapt_positions(state, model, 'pos_embed')

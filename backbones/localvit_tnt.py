@@ -19,7 +19,6 @@ from .layers import (
     check_heads,
     drop_path_rates,
     init_like_vit,
-    resample_positions,
 )
 from .localvit import Isotropic, LocalityFeedForward, adapt_positions
 
@@ -177,9 +176,7 @@ class LocalViTTNT(Isotropic):
         x = F.pad(x, (0, -x.shape[3] % self.patch_size, 0, -x.shape[2] % self.patch_size))
         pixels, size = self._pixels(self.pixel_embed(x))
         patches = self.norm2_proj(self.proj(self.norm1_proj(pixels.flatten(2))))
-        patches = torch.cat([self.cls_token.expand(len(x), -1, -1), patches], dim=1)
-        patches = patches + resample_positions(self.patch_pos, self.grid, size)
-        return (pixels, self.pos_drop(patches)), size
+        return (pixels, self._place(patches, self.patch_pos, size)), size
 
     def _pixels(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """(B, s * H, s * W, c) to pixels with positions (B, H * W, s * s, c) and (H, W)."""
@@ -189,7 +186,7 @@ class LocalViTTNT(Isotropic):
         return (x + self.pixel_pos.permute(0, 2, 3, 1)).flatten(3, 4).flatten(1, 2), size
 
     def _patches(self, x):
-        return x[1][:, 1:]
+        return super()._patches(x[1])
 
     def _adapt_weights(self, state, model):
         return adapt_positions(state, model, 'patch_pos')
