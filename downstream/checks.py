@@ -102,17 +102,21 @@ def check_content(dataset):
     if '://' in str(dataset.data_root):
         return
     if 'CocoDataset' in kinds:
-        check_coco(dataset)
+        check_coco(dataset, panoptic='CocoPanopticDataset' in kinds)
     elif 'BaseSegDataset' in kinds:
         check_segmentation(dataset)
 
 
-# What every entry of a COCO annotation file needs. (Panoptic files list segments instead.)
+# What every entry of a COCO annotation file needs.
 COCO_KEYS = dict(images=('id', 'file_name', 'width', 'height'), categories=('id', 'name'),
                  annotations=('image_id', 'category_id', 'bbox', 'area'))
+# A panoptic one describes each image's map instead, and says which categories are things.
+PANOPTIC_KEYS = dict(COCO_KEYS, categories=('id', 'name', 'isthing'),
+                     annotations=('image_id', 'file_name', 'segments_info'))
+SEGMENT_KEYS = ('id', 'category_id', 'bbox', 'area', 'iscrowd')
 
 
-def check_coco(dataset):
+def check_coco(dataset, panoptic=False):
     path = dataset.ann_file
     try:
         with open(path, encoding='utf-8') as file:
@@ -128,12 +132,12 @@ def check_coco(dataset):
     for key in ('images', 'annotations'):
         if not content[key]:
             raise UserError(f'the annotation file {path} lists no {key}')
-    for key, needed in COCO_KEYS.items():
-        for number, entry in enumerate(content[key]):
-            lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
-            if lacking:
-                raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
-                                f'of {key} has no {", ".join(lacking)}')
+    for key, needed in (PANOPTIC_KEYS if panoptic else COCO_KEYS).items():
+        check_entries(content[key], needed, key, path)
+    segments = content['annotations']
+    if panoptic:
+        segments = [segment for annotation in segments for segment in annotation['segments_info']]
+        check_entries(segments, SEGMENT_KEYS, 'all segments_info', path)
 
     classes = dataset.metainfo.get('classes') or ()
     categories = [category['name'] for category in content['categories']]
@@ -143,15 +147,54 @@ def check_coco(dataset):
             f'the config has {len(classes)} classes, {path} has {len(categories)} categories '
             f'({some(categories)}), and {len(absent)} of the classes are not among them: '
             f'{some(absent)}; set metainfo.classes of the data set (and num_classes of the heads)')
+    # mmdet numbers the classes in the file's order, whatever order metainfo has.
+    order = [name for name in categories if name in classes]
+    if order != list(classes):
+        raise UserError(f'the annotation file {path} lists the categories in the order '
+                        f'{some(order)}, the config its classes as {some(classes)}: set '
+                        "metainfo.classes of the data set in the file's order")
+    if panoptic:
+        check_things(dataset, content['categories'])
 
     ids = {category['id'] for category in content['categories']}
-    unknown = {annotation['category_id'] for annotation in content['annotations']} - ids
+    unknown = {segment['category_id'] for segment in segments} - ids
     if unknown:
         raise UserError(f'the annotation file {path} has annotations of categories that it does '
                         f'not define: ids {some(sorted(unknown))}')
 
     names = [image['file_name'] for image in content['images']]
     check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
+    if panoptic and (maps := folders(dataset).get('seg')):
+        # mmdet finds a map by its image's name, the metric by its own.
+        names = {name.replace('.jpg', '.png') for name in names}
+        names.update(annotation['file_name'] for annotation in content['annotations'])
+        check_all_there(maps, sorted(names), f'panoptic maps of the images listed in {path}')
+
+
+def check_entries(entries, needed, key, path):
+    for number, entry in enumerate(entries):
+        lacking = [name for name in needed if not isinstance(entry, dict) or name not in entry]
+        if lacking:
+            hint = ('; it is a panoptic file, the data set reads boxes'
+                    if isinstance(entry, dict) and 'segments_info' in entry else '')
+            raise UserError(f'the annotation file {path} is not in the format that the data set '
+                            f'reads: entry {number} of {key} has no {", ".join(lacking)}{hint}')
+
+
+def check_things(dataset, categories):
+    """Things come first among the classes: panoptic heads number them so."""
+    classes = list(dataset.metainfo['classes'])
+    things, stuff = (list(dataset.metainfo.get(f'{kind}_classes') or ()) for kind in
+                     ('thing', 'stuff'))
+    if classes != things + stuff:
+        raise UserError(
+            f'metainfo.classes ({some(classes)}) should be metainfo.thing_classes ({some(things)}) '
+            f'and then metainfo.stuff_classes ({some(stuff)})')
+    wrong = [category['name'] for category in categories if category['name'] in classes
+             and bool(category['isthing']) != (category['name'] in things)]
+    if wrong:
+        raise UserError(f'the annotation file {dataset.ann_file} and metainfo.thing_classes do not '
+                        f'agree which categories are things: {some(wrong)}')
 
 
 def check_segmentation(dataset):
@@ -195,18 +238,27 @@ def check_all_there(folder, names, what):
 
 
 def check_heads(model, dataset, where):
-    """Every head predicts as many classes as the data set has (panoptic: or as it has things)."""
+    """Every head predicts as many classes (of things, of stuff) as the data set has."""
     meta = dataset.metainfo
-    counts = {len(meta[key]) for key in ('classes', 'thing_classes') if meta.get(key)}
-    for name, num_classes in head_classes(model):
-        if counts and num_classes not in counts:
+    for name, kinds, number in head_classes(model):
+        found = {kind: meta[kind] for kind in kinds if meta.get(kind)}
+        if found and number not in map(len, found.values()):
+            kind, classes = next(iter(found.items()))
             raise UserError(
-                f'{name}.num_classes is {num_classes}, but {where} has {len(meta["classes"])} '
-                f'classes ({some(meta["classes"])}); set the one or metainfo.classes of the other')
+                f'{name} is {number}, but {where} has {len(classes)} {kind.replace("_", " ")} '
+                f'({some(classes)}); set the one or metainfo.{kind} of the other')
+
+
+# What a head calls the number of its classes, and what they are in a data set's metainfo.
+# (A box head beside a semantic one predicts things alone.)
+HEAD_CLASSES = dict(
+    num_classes=('classes', 'thing_classes'),
+    num_things_classes=('thing_classes', ),
+    num_stuff_classes=('stuff_classes', ))
 
 
 def head_classes(node, name='model'):
-    """(name, num_classes) of all heads below, but for those that don't predict the classes."""
+    """(name, keys of metainfo, number) of all heads below, but for those of other classes."""
     for key, value in node.items():
         if not key.endswith('head') or key in ('rpn_head', 'semantic_head'):
             continue
@@ -214,8 +266,9 @@ def head_classes(node, name='model'):
             if not isinstance(head, dict):
                 continue
             path = f'{name}.{key}' + (f'.{index}' if isinstance(value, (list, tuple)) else '')
-            if 'num_classes' in head:
-                yield path, head['num_classes']
+            for number, kinds in HEAD_CLASSES.items():
+                if number in head:
+                    yield f'{path}.{number}', kinds, head[number]
             yield from head_classes(head, path)
 
 

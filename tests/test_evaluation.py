@@ -41,9 +41,20 @@ def perfect_labels(sample):
     sample.pred_sem_seg = PixelData(data=labels)
 
 
-def score(name, perfect):
+def perfect_panoptic(sample):
+    """Ground truth as a panoptic model would predict it: label + 1000 x the number of a thing."""
+    seg = sample.gt_sem_seg.sem_seg.clone().long()
+    masks = torch.from_numpy(sample.gt_instances.masks.to_ndarray()).bool()
+    for number, (label, mask) in enumerate(zip(sample.gt_instances.labels, masks, strict=True), 1):
+        seg[0][mask] = label + 1000 * number
+    sample.pred_panoptic_seg = PixelData(sem_seg=seg)
+
+
+def score(name, perfect, change=None):
     """The metrics of an experiment's test set for predictions that ``perfect`` makes."""
     cfg = Config.fromfile(ROOT / 'configs' / f'{name}.py')
+    if change:
+        change(cfg)
     import_modules_from_strings(**cfg.custom_imports)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         dataset = DATASETS.build(dict(cfg.test_dataloader.dataset, _scope_=cfg.default_scope))
@@ -73,6 +84,16 @@ def test_perfect_segmentor_on_generated_data(demo_root, monkeypatch):
     assert metrics['mIoU'] == metrics['mAcc'] == metrics['aAcc'] == 100.
 
 
+def assert_perfect_panoptic(metrics):
+    assert metrics == {f'coco_panoptic/{name}{kind}': 100. for name in ('PQ', 'SQ', 'RQ')
+                       for kind in ('', '_th', '_st')}
+
+
+def test_perfect_panoptic_on_generated_data(demo_root, monkeypatch):
+    monkeypatch.setenv('DEMO_ROOT', str(demo_root))
+    assert_perfect_panoptic(score('demo/mask2former_panoptic_focalnet', perfect_panoptic))
+
+
 def test_imperfect_predictions_score_less(demo_root, monkeypatch):
     """The same path tells a wrong class and a shifted box from right ones."""
     monkeypatch.setenv('DEMO_ROOT', str(demo_root))
@@ -91,6 +112,17 @@ def test_perfect_detector_on_coco():
     metrics = score('maskrcnn_focalnet_t_1x', perfect_instances)
     for kind in ('bbox', 'segm'):
         assert metrics[f'coco/{kind}_mAP'] == pytest.approx(1., abs=2e-3)
+
+
+@pytest.mark.skipif(
+    not Path(os.environ.get('COCO_ROOT', '') + '/annotations/panoptic_val2017.json').is_file(),
+    reason='COCO_ROOT is not set, or has no panoptic annotations')
+def test_perfect_panoptic_on_coco():
+    def only_panoptic(cfg):
+        cfg.test_evaluator = cfg.test_evaluator[0]
+
+    assert_perfect_panoptic(score(
+        'mask2former_focalnet_l_coco_panoptic_50e', perfect_panoptic, only_panoptic))
 
 
 @pytest.mark.skipif('ADE20K_ROOT' not in os.environ, reason='ADE20K_ROOT is not set')

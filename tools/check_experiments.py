@@ -4,9 +4,9 @@
     tools/check_experiments.py                       # every config
     tools/check_experiments.py configs/detr_*.py     # some
 
-Images come from COCO_ROOT and ADE20K_ROOT where those are set, else they are generated. A training
-step must give finite losses, and a finite gradient to every trainable parameter (several processes
-cannot train what gets none). Prints a table, and fails when one of them does.
+Images come from COCO_ROOT and ADE20K_ROOT where those have them, else they are generated. A
+training step must give finite losses, and a finite gradient to every trainable parameter (several
+processes cannot train what gets none). Prints a table, and fails when one of them does.
 """
 import os
 import sys
@@ -42,13 +42,20 @@ from mmengine.utils import import_modules_from_strings
 from downstream.launch import fit_precision
 
 CONFIGS = ROOT / 'configs'
-DATA = {'mmdet': ('COCO_ROOT', 'demo_coco.py'), 'mmseg': ('ADE20K_ROOT', 'demo_ade20k.py')}
+# A data set's type: where the real one is, what it must have, and the config of the generated one.
+DATA = {
+    'CocoDataset': ('COCO_ROOT', 'annotations/instances_train2017.json', 'demo_coco.py'),
+    'CocoPanopticDataset': ('COCO_ROOT', 'annotations/panoptic_train2017.json', 'demo_panoptic.py'),
+    'ADE20KDataset': ('ADE20K_ROOT', 'images', 'demo_ade20k.py'),
+}
+# What transforms and preprocessors call a size in pixels.
+SIZES = 'scale', 'scales', 'crop_size', 'max_size', 'size'
 
 
 def shrink(node, factor: float):
-    """A pipeline with every size in it (Resize, RandomCrop, ...) multiplied by ``factor``."""
+    """A config with every size in it (Resize's, RandomCrop's, ...) multiplied by ``factor``."""
     if isinstance(node, dict):
-        return {key: resized(value, factor) if key in ('scale', 'scales', 'crop_size')
+        return {key: resized(value, factor) if key in SIZES
                 else shrink(value, factor) for key, value in node.items()}
     if isinstance(node, (list, tuple)):
         return [shrink(value, factor) for value in node]
@@ -65,8 +72,8 @@ def resized(sizes, factor: float):
 def samples(cfg: Config, loader: str, count: int, factor: float) -> list:
     """The first images of a data loader's data set, through its own pipeline."""
     dataset = cfg[loader].dataset
-    variable, generated = DATA[cfg.default_scope]
-    if not os.environ.get(variable):
+    variable, needed, generated = DATA.get(dataset.type, ('', '', None))
+    if generated and not (Path(os.environ.get(variable) or os.devnull) / needed).exists():
         demo = Config.fromfile(CONFIGS / '_base_' / 'datasets' / generated)
         dataset = {**demo[loader].dataset, 'pipeline': dataset.pipeline}
     dataset = DATASETS.build({**dataset, 'pipeline': shrink(dataset['pipeline'], factor)})
@@ -92,8 +99,7 @@ def check_experiment(config: Path, factor: float = 0.25) -> str:
     torch.manual_seed(0)
     if 'Pretrained' in str(cfg.model.backbone.get('init_cfg')):
         cfg.model.backbone.init_cfg = None  # random weights will do
-    if 'size' in cfg.model.data_preprocessor:
-        cfg.model.data_preprocessor.size = resized(cfg.model.data_preprocessor.size, factor)
+    cfg.model.data_preprocessor = shrink(cfg.model.data_preprocessor, factor)
     model = MODELS.build(cfg.model)
     model.init_weights()
     fit_precision(cfg)
@@ -120,6 +126,10 @@ def check_experiment(config: Path, factor: float = 0.25) -> str:
     else:
         assert result.pred_instances.bboxes.isfinite().all(), 'boxes that are not finite'
         found = f'{len(result.pred_instances)} boxes'
+        if 'pred_panoptic_seg' in result:
+            segments = result.pred_panoptic_seg.sem_seg
+            assert tuple(segments.shape[1:]) == tuple(result.ori_shape), 'a map of another size'
+            found += f', {segments.unique().numel()} segments'
     params = sum(p.numel() for p in model.parameters()) / 1e6
     return f'{params:6.1f} M parameters, loss {loss.item():8.3f}, {found}'
 

@@ -1,15 +1,10 @@
 # Small versions of every family, for the generated data set (tools/prove_learning.py): four maps of
 # strides 4 to 32 and their channels. `pyramid` turns the maps of one resolution into those.
+_base_ = 'demo_focalnet.py'
+
 families = dict(
     focalnet=dict(
-        backbone=dict(
-            type='FocalNet',
-            embed_dim=32,
-            depths=(1, 1, 2, 1),
-            focal_levels=(3, 3, 3, 3),
-            focal_windows=(9, 9, 9, 9),
-            use_conv_embed=True,
-            drop_path_rate=0.),
+        backbone=_base_.focalnet,
         channels=[32, 64, 128, 256]),
     container=dict(
         backbone=dict(

@@ -1,19 +1,13 @@
 # Mask R-CNN with a small FocalNet on the generated data set, from scratch (`make demo`).
 _base_ = [
+    '../_base_/demo_focalnet.py',
     '../_base_/models/maskrcnn.py',
     '../_base_/datasets/demo_coco.py',
     '../_base_/schedules/demo.py',
 ]
 
 model = dict(
-    backbone=dict(
-        type='FocalNet',
-        embed_dim=32,
-        depths=(1, 1, 2, 1),
-        focal_levels=(3, 3, 3, 3),
-        focal_windows=(9, 9, 9, 9),
-        use_conv_embed=True,
-        drop_path_rate=0.),
+    backbone=_base_.focalnet,
     neck=dict(in_channels=[32, 64, 128, 256], out_channels=64),
     rpn_head=dict(
         in_channels=64,

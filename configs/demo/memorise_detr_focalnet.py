@@ -1,6 +1,7 @@
 # Can DETR, from random weights, memorise a few generated images? (It needs far more data and time
 # than the other detectors to generalise.) tools/prove_learning.py makes the images and runs it.
 _base_ = [
+    '../_base_/demo_focalnet.py',
     '../_base_/models/detr.py',
     '../_base_/datasets/demo_coco.py',
     '../_base_/schedules/demo.py',
@@ -11,15 +12,7 @@ feed_forward = dict(embed_dims=128, feedforward_channels=256, ffn_drop=0.)
 layers = dict(num_layers=3, layer_cfg=dict(self_attn_cfg=attention, ffn_cfg=feed_forward))
 model = dict(
     num_queries=20,
-    backbone=dict(
-        type='FocalNet',
-        embed_dim=32,
-        depths=(1, 1, 2, 1),
-        focal_levels=(3, 3, 3, 3),
-        focal_windows=(9, 9, 9, 9),
-        use_conv_embed=True,
-        out_indices=(2, ),  # stride 16: the images are small
-        drop_path_rate=0.),
+    backbone=dict(out_indices=(2, ), **_base_.focalnet),  # stride 16: the images are small
     neck=dict(in_channels=[128], out_channels=128),
     encoder=layers,
     decoder=dict(num_layers=3, layer_cfg=dict(

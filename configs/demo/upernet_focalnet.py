@@ -1,5 +1,6 @@
 # UPerNet with a small FocalNet on the generated data set, from scratch (`make demo`).
 _base_ = [
+    '../_base_/demo_focalnet.py',
     '../_base_/models/upernet.py',
     '../_base_/datasets/demo_ade20k.py',
     '../_base_/schedules/demo.py',
@@ -7,14 +8,7 @@ _base_ = [
 
 model = dict(
     data_preprocessor=dict(size=(160, 160)),
-    backbone=dict(
-        type='FocalNet',
-        embed_dim=32,
-        depths=(1, 1, 2, 1),
-        focal_levels=(3, 3, 3, 3),
-        focal_windows=(9, 9, 9, 9),
-        use_conv_embed=True,
-        drop_path_rate=0.),
+    backbone=_base_.focalnet,
     decode_head=dict(in_channels=[32, 64, 128, 256], channels=64, num_classes=7),
     auxiliary_head=dict(in_channels=128, channels=64, num_classes=7))
 train_cfg = dict(max_epochs=10, val_interval=2)

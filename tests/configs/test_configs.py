@@ -143,6 +143,33 @@ def test_dino_recipe(build):
     assert high.model == load('dino_focalnet_l_5scale_36e').model
 
 
+@pytest.mark.parametrize(('name', 'iterations'), [
+    ('mask2former_focalnet_l_ade20k_160k', 160000),
+    ('mask2former_focalnet_l_coco_panoptic_50e', 368750),  # 50 x 118,000 / 16
+])
+def test_mask2former_recipe(build, name, iterations):
+    """AdamW 1e-4, the backbone a tenth of it, decay 0.05 but for norms and queries."""
+    cfg = load(name)
+    assert cfg.train_cfg.max_iters == cfg.param_scheduler[0].end == iterations
+    assert cfg.optim_wrapper.clip_grad.max_norm == 0.01
+    assert cfg.model.backbone.use_checkpoint
+    model = build(name)
+    head = model.decode_head if 'ade20k' in name else model.panoptic_head
+    assert head.query_embed.weight.shape == (100 if 'ade20k' in name else 200, 256)
+    rates = {id(group['params'][0]): (group['lr'], group['weight_decay'])
+             for group in build_optimizer(model, cfg).optimizer.param_groups}
+    norms = {id(p) for m in model.modules() for p in m.parameters(recurse=False)
+             if isinstance(m, torch.nn.LayerNorm | torch.nn.GroupNorm)}
+    exempt = 0
+    for key, parameter in model.named_parameters():
+        lr = 1e-5 if key.startswith('backbone') else 1e-4
+        no_decay = id(parameter) in norms or 'query_' in key or 'level_embed' in key
+        assert rates[id(parameter)] == pytest.approx((lr, 0. if no_decay else 0.05)), key
+        exempt += key.startswith('backbone') and no_decay
+    # norm1 and norm2 of 24 blocks; after the stem, 3 downsamplings and the 4 outputs
+    assert exempt == 2 * (2 * 24 + 1 + 3 + 4)
+
+
 @pytest.mark.parametrize(('name', 'lr', 'decay'), [
     ('maskrcnn_focalnet_t_1x', 1e-4, 0.05),
     ('maskrcnn_focalnet_t_3x', 1e-4, 0.05),

@@ -154,7 +154,7 @@ def edit(path, change):
     (lambda r: edit(r / 'annotations/train.json', lambda c: c.update(annotations=[])),
      ['lists no annotations']),
     (lambda r: edit(r / 'annotations/train.json', lambda c: c['images'][1].pop('file_name')),
-     ['not in COCO format: entry 1 of images has no file_name']),
+     ['entry 1 of images has no file_name']),
     (lambda r: edit(r / 'annotations/train.json', lambda c: c.update(images=[1])),
      ['entry 0 of images has no id, file_name']),
     (lambda r: edit(r / 'annotations/train.json', lambda c: c['categories'][0].pop('name')),
@@ -166,6 +166,9 @@ def edit(path, change):
      ['categories that it does not define: ids 99']),
     (lambda r: edit(r / 'annotations/val.json', lambda c: c['categories'].pop()),
      ['val_dataloader', 'the config has 2 classes', 'has 1 categories', ': square']),
+    # mmdet would take one class for the other, in training or in the score
+    (lambda r: edit(r / 'annotations/val.json', lambda c: c['categories'].reverse()),
+     ['val_dataloader', 'in the order square, disc, the config its classes as disc, square']),
 ])
 def test_damaged_coco(detection, coco, damage, fragments):
     damage(coco)
@@ -237,9 +240,12 @@ def test_heads():
     model = dict(backbone=dict(num_classes=1000), rpn_head=dict(num_classes=1),
                  roi_head=dict(bbox_head=[dict(num_classes=3), dict(num_classes=4)],
                                semantic_head=dict(num_classes=183)),
-                 auxiliary_head=dict(num_classes=5))
-    assert dict(head_classes(model)) == {
-        'model.roi_head.bbox_head.0': 3, 'model.roi_head.bbox_head.1': 4, 'model.auxiliary_head': 5}
+                 auxiliary_head=dict(num_classes=5),
+                 panoptic_head=dict(num_things_classes=6, num_stuff_classes=7))
+    assert {name: number for name, _, number in head_classes(model)} == {
+        'model.roi_head.bbox_head.0.num_classes': 3, 'model.roi_head.bbox_head.1.num_classes': 4,
+        'model.auxiliary_head.num_classes': 5, 'model.panoptic_head.num_things_classes': 6,
+        'model.panoptic_head.num_stuff_classes': 7}
 
 
 def test_one_listing_serves_many_names(tmp_path):

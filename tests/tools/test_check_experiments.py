@@ -32,6 +32,14 @@ def test_experiment_runs(name):
     assert 'M parameters, loss' in found
 
 
+@pytest.mark.parametrize('name', [
+    'cascade_maskrcnn_focalnet', 'atss_focalnet', 'sparsercnn_focalnet', 'dino_focalnet',
+    'mask2former_semantic_focalnet', 'mask2former_panoptic_focalnet'])
+def test_small_versions_of_the_strongest_heads_run(name):
+    found = check_experiments.check_experiment(CONFIGS / 'demo' / f'{name}.py', factor=1.)
+    assert 'M parameters, loss' in found
+
+
 def test_a_parameter_without_gradient_is_noticed(tmp_path):
     """RetinaNet that leaves the first of four maps, and so that map's norm, unused."""
     config = tmp_path / 'unused.py'
@@ -52,3 +60,9 @@ def test_every_size_in_a_pipeline_shrinks():
     cfg = Config.fromfile(CONFIGS / 'upernet_focalnet_t_160k.py')
     small = check_experiments.shrink(cfg.train_dataloader.dataset.pipeline, 0.25)
     assert small[2]['scale'] == (512, 128) and small[2]['ratio_range'] == [0.5, 2.0]
+    cfg = Config.fromfile(CONFIGS / 'mask2former_focalnet_l_ade20k_160k.py')
+    small = check_experiments.shrink(cfg.train_dataloader.dataset.pipeline, 0.25)
+    assert small[2]['scales'][0] == 80 and small[2]['max_size'] == 640
+    cfg = Config.fromfile(CONFIGS / 'mask2former_focalnet_l_coco_panoptic_50e.py')
+    preprocessor = check_experiments.shrink(cfg.model.data_preprocessor, 0.25)
+    assert preprocessor['batch_augments'][0]['size'] == (256, 256)

@@ -7,6 +7,9 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+import backbones  # noqa: F401
+import downstream  # noqa: F401
+
 FAMILIES = Config.fromfile(
     prove_learning.CONFIGS / '_base_' / 'demo_backbones.py').families
 PAIRS = [(method, family) for method in prove_learning.METHODS for family in FAMILIES]
@@ -21,9 +24,10 @@ def test_fits(method, family, monkeypatch):
     with torch.no_grad():
         maps = model.extract_feat(torch.zeros(1, 3, 160, 160))
     sides = [m.shape[-1] for m in maps]
-    retinanet = [20, 10, 5, 2, 1] if 'pyramid' in FAMILIES[family] else [20, 10, 5, 3, 2]
-    assert sides == {'maskrcnn': [40, 20, 10, 5, 3], 'retinanet': retinanet,
-                     'upernet': [40, 20, 10, 5], 'detr': [10]}[method]
+    pyramid = [20, 10, 5, 2, 1] if 'pyramid' in FAMILIES[family] else [20, 10, 5, 3, 2]
+    assert sides == {'maskrcnn': [40, 20, 10, 5, 3], 'cascade': [40, 20, 10, 5, 3],
+                     'retinanet': pyramid, 'atss': pyramid, 'dino': pyramid[:4], 'detr': [10],
+                     }.get(method, [40, 20, 10, 5])
 
 
 def test_table(tmp_path, monkeypatch):
