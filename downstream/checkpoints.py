@@ -101,9 +101,10 @@ class CheckFits(Hook):
         state = {re.sub(r'^module\.', '', name): value
                  for name, value in checkpoint.get('state_dict', checkpoint).items()
                  if isinstance(name, str) and isinstance(value, torch.Tensor)}
-        wanted = dict(model.named_parameters())
-        wrong = [f'{name}: {tuple(state[name].shape)} in the checkpoint, {tuple(p.shape)} here'
-                 for name, p in wanted.items() if name in state and state[name].shape != p.shape]
+        wanted = {name: p.shape for name, p in model.named_parameters()}
+        wanted = getattr(getattr(runner, 'strategy', None), 'shapes', wanted)  # whole, with FSDP
+        wrong = [f'{name}: {tuple(state[name].shape)} in the checkpoint, {tuple(shape)} here'
+                 for name, shape in wanted.items() if name in state and state[name].shape != shape]
         missing = [f'{name}: not in the checkpoint' for name in wanted if name not in state]
         fits = len(wanted) - len(wrong) - len(missing)
         if fits == 0 or (self.whole and (wrong or fits < 0.9 * len(wanted))):

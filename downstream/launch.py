@@ -180,6 +180,33 @@ def fit_launcher(cfg):
     return ['No accelerator here: processes talk through gloo, SyncBN works as BN.']
 
 
+def fit_strategy(cfg):
+    """Fit a config with a strategy (configs/_base_/fsdp.py) to the number of processes.
+
+    Returns the lines to log about it. Does nothing for other configs.
+    """
+    if 'strategy' not in cfg:
+        return []
+    if cfg.launcher == 'none':
+        use_plain_runner(cfg)
+        return ['One process: training without FSDP, which shares a model out among several '
+                '(tools/dist_train.sh).']
+    # What mmengine's FlexibleRunner would leave out silently, and what FSDP cannot do.
+    for key in ('sync_bn', 'compile', 'activation_checkpointing', 'efficient_conv_bn_eval'):
+        if cfg.get(key):
+            raise UserError(f'{key} does not go together with strategy.type={cfg.strategy.type}')
+    if any(str(hook.get('type')).endswith('EMAHook') for hook in cfg.get('custom_hooks') or ()):
+        raise UserError(f'EMAHook does not go together with strategy.type={cfg.strategy.type}: '
+                        'it copies the model, and no process has the whole of it')
+    return []
+
+
+def use_plain_runner(cfg):
+    """Take the strategy out of a config; checkpoints are the same with and without."""
+    cfg.pop('runner_type', None)
+    cfg.pop('strategy', None)
+
+
 def without_sync_bn(node):
     """A copy of a config with BN for SyncBN: same parameters, one process's statistics."""
     if isinstance(node, dict):

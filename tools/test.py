@@ -30,6 +30,7 @@ from downstream.launch import (
     make_parser,
     make_writable,
     parse,
+    use_plain_runner,
 )
 
 
@@ -93,6 +94,7 @@ def main(argv=None):
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     cfg.resume = False
+    use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
     check_data(cfg, 'test')
     notes = use_tta(cfg) if args.tta else []
     notes += fit_launcher(cfg)

@@ -27,6 +27,7 @@ from downstream.launch import (
     build_runner,
     fit_launcher,
     fit_precision,
+    fit_strategy,
     has_accelerator,
     leave_processes,
     load_config,
@@ -87,7 +88,8 @@ def about_weights(cfg):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
-    notes = apply_flags(cfg, args) + about_weights(cfg) + fit_precision(cfg) + fit_launcher(cfg)
+    notes = (apply_flags(cfg, args) + about_weights(cfg) + fit_precision(cfg) + fit_launcher(cfg)
+             + fit_strategy(cfg))
     check_data(cfg, 'train', 'val')
     runner = build_runner(cfg)
     for note in notes:

@@ -69,7 +69,7 @@ test_evaluator = val_evaluator
 # The recipes count iterations, not epochs.
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=5000, save_best='coco_panoptic/PQ'),
+    checkpoint=dict(by_epoch=False, interval=5000, save_best='coco_panoptic/PQ', rule='greater'),
     visualization=dict(type='DetVisualizationHook'))
 log_processor = dict(by_epoch=False)
 visualizer = dict(
