@@ -105,12 +105,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.) -> Tensor:
 
 def tokens_to_map(x: Tensor, height: int, width: int) -> Tensor:
     """(B, H * W, C) to (B, C, H, W)."""
-    return x.transpose(1, 2).unflatten(2, (height, width))
+    return x.unflatten(1, (height, width)).permute(0, 3, 1, 2)
 
 
 def map_to_tokens(x: Tensor) -> Tensor:
     """(B, C, H, W) to (B, H * W, C)."""
-    return x.flatten(2).transpose(1, 2)
+    # With flatten after the permutation the gradient has whole strides for a batch of one too.
+    # BatchNorm of torch 2.13 computes a wrong gradient on the CPU from other strides.
+    return x.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def resample_positions(positions: Tensor, grid: tuple[int, int], size: tuple[int, int]) -> Tensor:

@@ -1,9 +1,16 @@
 """LocalViT on DeiT against the authors' release, and locality on its own."""
 import pytest
 import torch
-from golden_utils import assert_matches_release, fill_, load_golden, with_input_of_norm
+from golden_utils import (
+    assert_matches_release,
+    fill_,
+    load_golden,
+    with_input_of_norm,
+    with_strides_of_release,
+)
 from torch import nn
 
+from backbones import localvit
 from backbones.layers import resample_positions
 from backbones.localvit import ECALayer, LocalityFeedForward, LocalViT
 
@@ -21,7 +28,8 @@ def tiny(**kwargs):
 
 
 @pytest.mark.parametrize('name', GOLDEN)
-def test_matches_the_release(name):
+def test_matches_the_release(name, monkeypatch):
+    with_strides_of_release(monkeypatch, localvit)
     with torch.device('meta'):
         model = LocalViT(**GOLDEN[name])
     assert_matches_release(model, load_golden(name), with_input_of_norm)

@@ -1,8 +1,9 @@
 """LocalViT on PVT against the authors' release, and attention to a reduced map on its own."""
 import pytest
 import torch
-from golden_utils import assert_matches_release, fill_, load_golden
+from golden_utils import assert_matches_release, fill_, load_golden, with_strides_of_release
 
+from backbones import localvit, localvit_pvt
 from backbones.localvit_pvt import LocalViTPVT, SpatialReductionAttention
 from backbones.pretrained import load_pretrained
 
@@ -15,7 +16,9 @@ def tiny(**kwargs):
                           **kwargs})
 
 
-def test_matches_the_release():
+def test_matches_the_release(monkeypatch):
+    for module in (localvit, localvit_pvt):
+        with_strides_of_release(monkeypatch, module)
     with torch.device('meta'):
         model = LocalViTPVT()
     assert_matches_release(model, load_golden('localvit_pvt_t'), left_out=('norm.', ))
