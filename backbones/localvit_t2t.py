@@ -74,7 +74,8 @@ class TokenPerformer(nn.Module):
         """(B, H * W, dim) to a map (B, C, H, W), size being H and W."""
         k, q, v = self.kqv(self.norm1(x)).chunk(3, dim=-1)
         # In half precision exp would overflow (it reaches exp(m / 2)) and underflow to 0 / 0.
-        with torch.autocast(x.device.type, enabled=False):
+        # autocast does not know the meta device, on which nothing is computed anyway.
+        with torch.autocast('cpu' if x.is_meta else x.device.type, enabled=False):
             y = linear_attention(q.float(), k.float(), v.float(), self.w.float()).to(v.dtype)
         return self.conv(tokens_to_map(v + self.drop(self.proj(y)), *size))
 

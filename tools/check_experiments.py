@@ -8,28 +8,19 @@ Images come from COCO_ROOT and ADE20K_ROOT where those have them, else they are 
 training step must give finite losses, and a finite gradient to every trainable parameter (several
 processes cannot train what gets none). Prints a table, and fails when one of them does.
 """
-import os
-import sys
-from pathlib import Path
+import in_venv
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
-os.environ.setdefault('GOMP_SPINCOUNT', '20000')
-try:
-    import mmengine  # noqa: F401
-except ImportError:  # outside the environment of `make setup`
-    python = ROOT / '.venv' / 'bin' / 'python'
-    if not python.exists():
-        sys.exit('error: run `make setup` first')
-    os.execv(python, [str(python), *sys.argv])
-
+# isort: split
 import argparse
 import contextlib
 import io
 import logging
+import os
+import sys
 import tempfile
 import time
 import warnings
+from pathlib import Path
 
 import torch
 from make_demo_data import make_demo_data
@@ -41,7 +32,7 @@ from mmengine.utils import import_modules_from_strings
 
 from downstream.launch import fit_precision
 
-CONFIGS = ROOT / 'configs'
+CONFIGS = in_venv.ROOT / 'configs'
 # A data set's type: where the real one is, what it must have, and the config of the generated one.
 DATA = {
     'CocoDataset': ('COCO_ROOT', 'annotations/instances_train2017.json', 'demo_coco.py'),

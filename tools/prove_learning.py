@@ -10,6 +10,9 @@ learn with FocalNet unless --families names others. A run that has its score alr
 (--fresh repeats it). Leaves the table and the curves in work_dirs/learning, and fails when a score
 is missed.
 """
+import in_venv
+
+# isort: split
 import argparse
 import json
 import os
@@ -20,21 +23,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-try:
-    import matplotlib
-    from mmengine.config import Config
-except ImportError:  # outside the environment of `make setup`
-    python = ROOT / '.venv' / 'bin' / 'python'
-    if not python.exists():
-        sys.exit('error: run `make setup` first')
-    os.execv(python, [str(python), *sys.argv])
+import matplotlib
+from mmengine.config import Config
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
 import subset_coco
 from make_demo_data import make_demo_data
 
+ROOT = in_venv.ROOT
 OUT = ROOT / 'work_dirs' / 'learning'
 CONFIGS = ROOT / 'configs'
 # Method: its demo config, epochs, its score and what that has to reach. (An untrained model scores

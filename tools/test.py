@@ -32,6 +32,7 @@ from downstream.launch import (
     parse,
     use_plain_runner,
 )
+from downstream.results import RecordTest
 
 
 def parse_args(argv):
@@ -108,6 +109,7 @@ def main(argv=None):
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=kind, out_file_path=args.out)))
     runner.register_hook(CheckFits(args.checkpoint))
+    runner.register_hook(RecordTest(args.checkpoint, args.tta))
     runner.test()
     leave_processes()
 

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 # before torch is loaded.
 os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
+from mmengine.dist import get_world_size
 from mmengine.registry import OPTIMIZERS
 from mmengine.runner import find_latest_checkpoint
 
@@ -92,6 +93,7 @@ def main(argv=None):
              + fit_strategy(cfg))
     check_data(cfg, 'train', 'val')
     runner = build_runner(cfg)
+    runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
     for note in notes:
         runner.logger.warning(note)
     source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
