@@ -22,9 +22,3 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', by_epoch=True, convert_to_iter_based=True, begin=0, end=10,
          T_max=10, eta_min=0.),
 ]
-# Epochs, as the other demos; ADE20K's own configs count iterations.
-train_dataloader = dict(sampler=dict(type='DefaultSampler'))
-default_hooks = dict(
-    logger=dict(log_metric_by_epoch=True),
-    checkpoint=dict(by_epoch=True, interval=1))
-log_processor = dict(by_epoch=True)

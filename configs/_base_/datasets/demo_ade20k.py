@@ -26,7 +26,15 @@ dataset = dict(
     img_suffix='.jpg',
     seg_map_suffix='.png',
     reduce_zero_label=True)
+# Epochs, as the detectors on generated data; ADE20K's own configs count iterations.
 train_dataloader = dict(
-    batch_size=4, num_workers=1, dataset=dict(**dataset, pipeline=train_pipeline))
+    batch_size=4,
+    num_workers=1,
+    sampler=dict(type='DefaultSampler'),
+    dataset=dict(**dataset, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=1, dataset=dict(**dataset, pipeline=test_pipeline))
 test_dataloader = val_dataloader
+default_hooks = dict(
+    logger=dict(log_metric_by_epoch=True),
+    checkpoint=dict(by_epoch=True, interval=1))
+log_processor = dict(by_epoch=True)
