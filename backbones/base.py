@@ -20,7 +20,8 @@ class Backbone(BaseModule):
 
     Args:
         init_cfg: ``dict(type='Pretrained', checkpoint=FILE_OR_URL)`` starts from published
-            weights; a checkpoint of None, or no init_cfg, from random ones.
+            weights; a checkpoint of None, or no init_cfg, from random ones. With
+            ``allow_partial=True`` a file that fits only in part is taken as well.
         norm_eval: keep every BatchNorm in eval mode: its statistics stay what they were.
         use_checkpoint: recompute each block in the backward pass instead of storing it.
     """
@@ -53,7 +54,8 @@ class Backbone(BaseModule):
         if init_cfg.get('type') != 'Pretrained':
             super().init_weights()
         elif init_cfg.get('checkpoint'):
-            load_pretrained(self, init_cfg['checkpoint'], self._adapt_weights)
+            load_pretrained(self, init_cfg['checkpoint'], self._adapt_weights,
+                            init_cfg.get('allow_partial', False))
         self._is_init = True
 
     def train(self, mode: bool = True):

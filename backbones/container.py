@@ -32,6 +32,7 @@ from .layers import (
     tokens_to_map,
 )
 from .ops import DepthwiseConv2d
+from .pretrained import KINDS
 
 AFFINITIES = ('static', 'dynamic', 'mixed', 'mlp')
 KERNEL_SIZE = 5  # of the static, local affinity
@@ -262,3 +263,18 @@ class Container(Backbone):
             if i in self.out_indices:
                 outs.append(self.norm(x) if i == self.last else x)
         return tuple(outs)
+
+
+def kind_of_container(state: dict[str, Tensor]) -> str | None:
+    """'CONTAINER-Light' or another CONTAINER, from tensors under our names."""
+    if 'blocks1.0.pos_embed.weight' not in state:
+        return None
+    dims, depths = zip(*((
+        len(state.get(f'patch_embed{i}.proj.weight', ())),
+        sum(name.startswith(f'blocks{i}.') and name.endswith('.pos_embed.weight')
+            for name in state)) for i in range(1, 5)), strict=True)
+    light = (dims, depths) == ((64, 128, 320, 512), (3, 4, 8, 3)) and 'blocks4.0.sa_weight' in state
+    return 'CONTAINER-Light' if light else f'CONTAINER of {dims} channels and {depths} blocks'
+
+
+KINDS.append(kind_of_container)

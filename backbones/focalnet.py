@@ -9,6 +9,7 @@ result once:
 Maps are (N, H, W, C) inside, (N, C, H, W) at the outputs. Parameter and argument names are those
 of the authors' releases.
 """
+import re
 from collections.abc import Sequence
 
 import torch
@@ -28,6 +29,7 @@ from .layers import (
     init_like_vit,
 )
 from .ops import DepthwiseConv2d
+from .pretrained import KINDS, NAMINGS
 
 
 class FocalModulation(nn.Module):
@@ -243,3 +245,80 @@ def adapt_focalnet_weights(state: dict[str, Tensor], model: dict[str, Tensor]):
             adapted[name] = torch.cat([value[:-1], zeros, value[-1:]])
             rules[name] = f'{extra} gate{"s" * (extra > 1)} added'
     return adapted, rules
+
+
+# Names in other libraries and here, all applied in turn. timm's downsampling is the first module
+# of the stage that it leads to.
+TIMM_NAMES = (
+    (r'^stem\.', 'patch_embed.'),
+    (r'^layers\.(\d+)\.downsample\.', lambda found: f'layers.{int(found[1]) - 1}.downsample.'),
+    (r'\.norm([12])_post\.', r'.norm\1.'),  # with post-norm
+    (r'\.ls([12])\.gamma$', r'.gamma_\1'),
+    (r'\.modulation\.norm\.', '.modulation.ln.'),
+    (r'^head\.fc\.', 'head.'),
+)
+TRANSFORMERS_NAMES = (
+    (r'^focalnet\.', ''),
+    (r'^embeddings\.patch_embeddings\.', 'patch_embed.'),
+    (r'^embeddings\.norm\.', 'patch_embed.norm.'),
+    (r'^encoder\.stages\.(\d+)\.layers\.', r'layers.\1.blocks.'),
+    (r'^encoder\.stages\.', 'layers.'),
+    (r'\.projection_in\.', '.f.'),
+    (r'\.projection_context\.', '.h.'),
+    (r'\.projection_out\.', '.proj.'),
+    (r'\.modulation\.layernorm\.', '.modulation.ln.'),
+    (r'^(patch_embed|layers\.\d+\.downsample)\.projection\.', r'\1.proj.'),
+    (r'^layernorm\.', 'norm.'),
+    (r'^classifier\.', 'head.'),
+)
+LINEAR = re.compile(r'\.(modulation\.(f|proj)|mlp\.fc[12])\.weight$')
+
+
+def name_focalnet_weights(state: dict[str, Tensor]):
+    """Translate timm's and Hugging Face transformers' names.
+
+    timm computes in NCHW: its linear layers are 1 x 1 convolutions.
+
+    Args:
+        state: the file's entries.
+
+    Returns:
+        (entries under our names, the library's name), or None where they have other names.
+    """
+    if 'stem.proj.weight' in state and 'layers.0.blocks.0.modulation.f.weight' in state:
+        library, names = 'timm', TIMM_NAMES
+    elif any(name.endswith('.modulation.projection_in.weight') for name in state):
+        library, names = 'transformers', TRANSFORMERS_NAMES
+    else:
+        return None
+    renamed = {}
+    for name, value in state.items():
+        for pattern, ours in names:
+            name = re.sub(pattern, ours, name)
+        renamed[name] = value.flatten(1) if LINEAR.search(name) else value
+    return renamed, library
+
+
+# Channels of the first stage and number of blocks in the third.
+SIZES = {(96, 6): 'T', (96, 18): 'S', (128, 18): 'B', (192, 18): 'L', (256, 18): 'XL',
+         (352, 18): 'H'}
+
+
+def kind_of_focalnet(state: dict[str, Tensor]) -> str | None:
+    """'FocalNet-T lrf (first kernel 9)' and the like, from tensors under our names."""
+    gates = state.get('layers.0.blocks.0.modulation.f.weight')
+    kernel = state.get('layers.0.blocks.0.modulation.focal_layers.0.0.weight')
+    if gates is None or kernel is None:
+        return None
+    dim = gates.shape[1]
+    blocks = sum(bool(re.fullmatch(r'layers\.2\.blocks\.\d+\.mlp\.fc1\.weight', name))
+                 for name in state)
+    levels = len(gates) - 2 * dim - 1
+    size = SIZES.get((dim, blocks))
+    name = f'FocalNet-{size}' if size else f'FocalNet ({dim} channels, {blocks} blocks in stage 3)'
+    field = {2: 'srf', 3: 'lrf'}.get(levels) if size in ('T', 'S', 'B') else None
+    return f'{name} {field or f"fl{levels}"} (first kernel {kernel.shape[-1]})'
+
+
+NAMINGS.append(name_focalnet_weights)
+KINDS.append(kind_of_focalnet)

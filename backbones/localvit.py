@@ -5,6 +5,7 @@ a depthwise convolution between them and it becomes the inverted residual of mob
 token now also meets its neighbours (section 3.2). The other files named localvit_* put the same
 block into PVT, Swin, TNT and T2T-ViT.
 """
+import re
 from collections.abc import Sequence
 from math import log2
 
@@ -25,6 +26,7 @@ from .layers import (
     tokens_to_map,
 )
 from .ops import DepthwiseConv2d
+from .pretrained import KINDS
 
 ACTS = ('relu6', 'hs', 'hs+se', 'hs+eca', 'hs+ecah')
 
@@ -316,3 +318,28 @@ def adapt_positions(state: dict[str, Tensor], model: dict[str, Tensor], *names: 
         adapted[name] = resample_positions(state[name], (old, old), (new, new))
         rules[name] = f'positions resampled {old} x {old} -> {new} x {new}'
     return adapted, rules
+
+
+# An entry that only one of the transformers below LocalViT has, tried in this order.
+HOSTS = {'pixel_pos': 'TNT', 'tokens_to_token.project.weight': 'T2T-ViT', 'pos_embed1': 'PVT',
+         'layers.0.blocks.0.attn.relative_position_bias_table': 'Swin', 'pos_embed': 'DeiT'}
+
+
+def kind_of_localvit(state: dict[str, Tensor]) -> str | None:
+    """'LocalViT-T', 'LocalViT on PVT ..' and the like, from tensors under our names."""
+    host = next((host for name, host in HOSTS.items() if name in state), None)
+    if host is None:
+        return None
+    expand = next((value for name, value in state.items()
+                   if re.match(r'(layers\.0\.)?blocks?1?\.0\.conv\.conv\.0\.weight', name)), None)
+    if expand is None:
+        return f'{host} without locality'
+    hidden, dim = expand.shape[:2]
+    squeeze = state.get('blocks.0.conv.conv.6.fc.0.weight')  # of DeiT's channel gate
+    reduction = squeeze is not None and hidden // len(squeeze)
+    name = {(192, 192): 'LocalViT-T', (192, 4): 'LocalViT-T-SE4', (384, 384): 'LocalViT-S'}.get(
+        (dim, reduction)) if host == 'DeiT' else None
+    return name or f'LocalViT on {host}, {dim} channels'
+
+
+KINDS.append(kind_of_localvit)

@@ -1,109 +1,282 @@
 """How a published weight file becomes a backbone's."""
+import argparse
+import os
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 
+import numpy as np
 import torch
-from mmengine.logging import print_log
+from mmengine.logging import HistoryBuffer, print_log
 from torch import Tensor, nn
+
+from .download import fetch
 
 # Where the weights lie in the files that authors release, in the order in which they are tried.
 CONTAINERS = ('state_dict', 'model', 'teacher')
-# What wraps a backbone's names there: DataParallel, CLIP-like models, detectors, EMA copies.
-PREFIXES = ('module.', 'model.', 'visual.', 'backbone.')
-# Below this share of the model's parameters a file is taken for another model's.
+# What wraps all of a model's names: DataParallel, a training script's own module.
+WRAPPERS = ('module.', 'model.')
+# What a backbone is called in a larger model: a detector, a CLIP-like one.
+PARTS = ('backbone.', 'visual.')
+# Below this share of a backbone's parameters a file is taken for another model's.
 MIN_MATCHED = 0.9
 
+# Families add to these what they know of files:
+# ``f(state) -> (state under our names, whose names they were)``, or None if they are not those;
+NAMINGS: list[Callable] = []
+# ``f(state) -> 'FocalNet-T lrf'``, or None if the tensors, under our names, are not that family's.
+KINDS: list[Callable] = []
 
-def read_weights(checkpoint: str) -> dict[str, Tensor]:
-    """Read a weight file (path or http(s) URL) without executing anything in it.
 
-    Returns its tensors under the names that a bare backbone gives them.
+def history_method(owner, name):
+    """The getattr of the safe reader: HistoryBuffers carry their methods, nothing else may."""
+    if owner is not HistoryBuffer:
+        raise UnpicklingError(f'GLOBAL getattr({owner}, {name})')
+    return getattr(owner, name)
+
+
+# What mmengine's own checkpoints hold beside tensors: the log's history, numbers in NumPy arrays.
+# NumPy 2 renamed the module of the functions that rebuild them; files have either name. And what
+# holds the command line in the authors' DINO and DeiT checkpoints.
+rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
+SAFE_GLOBALS = [
+    HistoryBuffer, (history_method, 'builtins.getattr'), argparse.Namespace,
+    slice, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes['All']},
+    *[(function, f'numpy.{core}.multiarray.{function.__name__}')
+      for function in (rebuild_array, rebuild_scalar) for core in ('core', '_core')]]
+torch.serialization.add_safe_globals(SAFE_GLOBALS)
+
+# Names of files that the person at the keyboard trusts to run code (--trust-checkpoint).
+TRUSTED: set[str] = set()
+
+
+def read_checkpoint(source: str, map_location='cpu') -> dict:
+    """Read a weight file without executing anything in it, unless it is in ``TRUSTED``.
+
+    Args:
+        source: path or http(s) URL of a .safetensors file or of one that torch.save wrote.
+        map_location: as in torch.load.
+
+    Returns:
+        What the file holds.
 
     Raises:
         ValueError: no such file, not a weight file, or one that holds more than plain data.
     """
+    source = str(source)
+    path = (fetch(source) if source.startswith(('http://', 'https://'))
+            else Path(source).expanduser())
+    if not path.is_file():
+        raise ValueError(f'there is no weight file {source}')
+    if path.suffix == '.safetensors':
+        from safetensors.torch import load_file  # needed for these files only
+        place = 'cpu' if callable(map_location) else str(map_location)
+        read = partial(load_file, path, place)
+    elif source in TRUSTED:
+        read = partial(unpickle, path, map_location)
+    else:
+        read = partial(torch.load, path, map_location=map_location, weights_only=True)
     try:
-        if checkpoint.startswith(('http://', 'https://')):
-            loaded = torch.hub.load_state_dict_from_url(checkpoint, map_location='cpu',
-                                                        weights_only=True)
-        else:
-            loaded = torch.load(Path(checkpoint).expanduser(), map_location='cpu',
-                                weights_only=True)
-    except FileNotFoundError:
-        raise ValueError(f'no weight file at {checkpoint}') from None
-    except UnpicklingError as error:
-        raise ValueError(f'{checkpoint} holds more than weights, or is no weight file, and is not '
-                         f'executed: {first_line(error)}') from error
-    except Exception as error:  # damaged bytes make the reader stumble in any way
-        raise ValueError(f'{checkpoint} could not be read, it may be damaged or incomplete: '
-                         f'{first_line(error)}') from error
+        return read()
+    except OSError as error:
+        raise ValueError(f'{source} cannot be read: {error}') from None
+    except Exception as error:  # damaged bytes make the readers stumble in any way
+        unsafe = re.search(r'GLOBAL (\S+)', str(error))
+        if unsafe:
+            raise ValueError(
+                f'{source} holds more than weights ({unsafe[1]}), and reading that would run code '
+                'from the file, which is refused; ask its author for a file of tensors, or, if '
+                'you trust whoever made it with this machine, say --trust-checkpoint') from None
+        raise ValueError(f'{source} is no weight file, or not all of it: it cannot be read '
+                         f'({first_line(error)}); copy or download it again') from None
+
+
+def unpickle(path: Path, map_location):
+    """Read a trusted file, which may run code."""
+    forced = os.environ.pop('TORCH_FORCE_WEIGHTS_ONLY_LOAD', None)
+    try:
+        return torch.load(path, map_location=map_location, weights_only=False)
+    finally:
+        if forced is not None:
+            os.environ['TORCH_FORCE_WEIGHTS_ONLY_LOAD'] = forced
+
+
+def weights_in(checkpoint, source: str) -> dict[str, Tensor]:
+    """The named tensors in what a file holds.
+
+    Raises:
+        ValueError: there are none.
+    """
+    state = checkpoint
     for name in CONTAINERS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(name), dict):
-            loaded = loaded[name]
-    state = loaded if isinstance(loaded, dict) else {}
-    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    if not state:
-        raise ValueError(f'{checkpoint} holds no tensors where weights are kept (at the top or '
-                         f'under {", ".join(CONTAINERS)})')
-    return strip_prefixes(state)
-
-
-def strip_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names without what wraps them; of a whole detector only its backbone stays."""
-    if any(name.startswith('backbone.') for name in state):
-        state = {name: value for name, value in state.items() if name.startswith('backbone.')}
-    for prefix in PREFIXES * 2:  # they nest in either order
-        if all(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items()}
+        if isinstance(state, dict) and isinstance(state.get(name), dict):
+            state = state[name]
+    if not isinstance(state, dict) or not any(
+            isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()):
+        raise ValueError(
+            f'{source} holds a {type(checkpoint).__name__} without named tensors where weights are '
+            f'kept (at the top, or under {", ".join(CONTAINERS)})')
     return state
 
 
-def load_pretrained(model: nn.Module, checkpoint: str, adapt: Callable | None = None):
+def read_weights(source: str) -> tuple[dict[str, Tensor], str]:
+    """Read a weight file for a backbone.
+
+    Returns:
+        (its tensors under the names that they have here, whose names the file has: ours unless
+        it says 'timm' and the like).
+
+    Raises:
+        ValueError: as ``read_checkpoint``, or no tensors in the file.
+    """
+    return our_names(weights_in(read_checkpoint(source), source))
+
+
+def our_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """A bare backbone's names: without what wraps them, and translated from other libraries'."""
+    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    before = None
+    while state.keys() != before:  # prefixes nest in any order
+        before = state.keys()
+        for prefix in WRAPPERS:
+            if all(name.startswith(prefix) for name in state):
+                state = without(prefix, state)
+        for prefix in PARTS:
+            if any(name.startswith(prefix) for name in state):
+                state = without(prefix, state)
+                if all(name.startswith('0.') for name in state):  # of a pair, in DETR and DINO
+                    state = without('0.', state)
+    for naming in NAMINGS:
+        if (renamed := naming(state)):
+            return renamed
+    return state, 'ours'
+
+
+def without(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The entries with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items()
+            if name.startswith(prefix)}
+
+
+def kind_of(state: dict[str, Tensor]) -> str:
+    """Which family and variant tensors are, as far as their names and shapes tell."""
+    found = (kind(state) for kind in KINDS)
+    return next(filter(None, found), f'no model that is known here ({grouped(state)[:100]})')
+
+
+class Match:
+    """What of a file's tensors a model takes.
+
+    Args:
+        state: the file's entries under the model's names.
+        own: the model's; they may lie on the meta device.
+        changed: what was done to tensors that had another shape, in words, one entry a tensor.
+        optional: names that the model has but need not be told about.
+
+    Attributes:
+        fits: names and tensors to load.
+        wrong: names of the tensors whose shape does not fit.
+        missing: names of the model that the file does not have.
+        unexpected: names of the file that the model does not have.
+    """
+
+    def __init__(self, state: dict[str, Tensor], own: dict[str, Tensor],
+                 changed: Sequence[str] = (), optional: Collection[str] = ()):
+        self.state, self.own, self.changed = state, own, changed
+        self.fits = {name: value for name, value in state.items()
+                     if name in own and value.shape == own[name].shape}
+        self.wrong = [name for name in state if name in own and name not in self.fits]
+        self.missing = [name for name in own if name not in state]
+        self.unexpected = [name for name in state if name not in own and name not in optional]
+
+    def shares(self, prefix: str = '') -> tuple[float, float]:
+        """Of the parameters with a prefix: the share of the model's that the file fills, and of
+        the file's that have a place in the model. A file of a deeper variant fills all of a model,
+        and is still another network. Modules that the model does without (a classifier) are not
+        counted.
+        """
+        modules = {name.split('.')[0] for name in self.own}
+        sizes = [{name: value.numel() for name, value in side.items()
+                  if name.startswith(prefix) and name.split('.')[0] in modules}
+                 for side in (self.own, self.state)]
+        return tuple(sum(size[name] for name in self.fits if name in size)
+                     / (sum(size.values()) or 1) for size in sizes)
+
+    def differences(self, most: int = 3) -> str:
+        """The first tensors that do not fit, in words."""
+        lines = [f'{name}: {tuple(self.state[name].shape)} in the file, '
+                 f'{tuple(self.own[name].shape)} in the model' for name in self.wrong[:most]]
+        lines += [f'{name}: not in the file' for name in self.missing[:most]]
+        lines += [f'{name}: not in the model' for name in self.unexpected[:most]]
+        return '\n  '.join(lines[:2 * most])
+
+    def __str__(self):
+        return (f'{len(self.fits)} of {len(self.own)} tensors loaded, {len(self.changed)} of them '
+                f'resized: {summary(self.changed)}\n'
+                f'  of another shape: {grouped(self.wrong)}\n'
+                f'  not in the file: {grouped(self.missing)}\n'
+                f'  in the file but not used: {grouped(self.unexpected)}')
+
+
+def match(state: dict[str, Tensor], own: dict[str, Tensor], source: str,
+          adapt: Callable | None = None, allow_partial: bool = False) -> Match:
+    """Fit a file's tensors to a backbone's.
+
+    Args:
+        state: the file's entries under our names.
+        own: the backbone's.
+        source: what to call the file.
+        adapt: ``adapt(state, own) -> (state, {name: what was done})`` fits a family's tensors
+            whose shape differs.
+        allow_partial: take a file that fits only in part.
+
+    Raises:
+        ValueError: less than 90 % of the model's parameters are in the file, or less than 90 % of
+            what the file has for the model's modules is in the model.
+    """
+    adapted, rules = adapt(state, own) if adapt else (state, {})
+    result = Match(adapted, own, list(rules.values()))
+    taken, used = result.shares()
+    if min(taken, used) < MIN_MATCHED and not (allow_partial and result.fits):
+        raise ValueError(
+            f"{source} fills {taken:.0%} of the backbone's parameters, and {used:.0%} of its own "
+            f'have a place there: it is another model or another variant. The file is '
+            f'{kind_of(state)}, the model {kind_of(own)}. First differences:\n  '
+            f'{result.differences()}\nTake weights of this model, or say --allow-partial '
+            '(init_cfg.allow_partial=True) to load what fits')
+    return result
+
+
+def load_pretrained(model: nn.Module, source: str, adapt: Callable | None = None,
+                    allow_partial: bool = False) -> tuple[list[str], list[str]]:
     """Load a published weight file into a backbone and log what was loaded and what was not.
 
     Args:
         model: the backbone.
-        checkpoint: path or URL.
-        adapt: ``adapt(state, model_state) -> (state, rules)`` fits a family's tensors whose shape
-            differs; ``rules`` says in words what was done to which.
+        source: path or URL.
+        adapt, allow_partial: as in ``match``.
 
     Returns:
-        (missing names of the model, unexpected names of the file).
+        (names of the model that were not filled, names of the file that were not used).
 
     Raises:
-        ValueError: an unreadable file, or one that fits less than 90 % of the model's parameters.
+        ValueError: an unreadable file, or one that does not fit (``match``).
     """
-    state = read_weights(checkpoint)
+    state, naming = read_weights(source)
     own = model.state_dict()
-    state, rules = adapt(state, own) if adapt else (state, {})
-    fits = {name: value for name, value in state.items()
-            if name in own and value.shape == own[name].shape}
-    misfits = [name for name in state if name in own and name not in fits]
-    missing = [name for name in own if name not in fits]
-    unexpected = [name for name in state if name not in own]
-
-    share = sum(own[name].numel() for name in fits) / sum(value.numel() for value in own.values())
-    if share < MIN_MATCHED:
-        lines = [f'{name}: {tuple(state[name].shape)} in the file, {tuple(own[name].shape)} in '
-                 'the model' for name in misfits[:3]]
-        lines += [f'{name}: not in the file' for name in missing if name not in misfits][:3]
-        raise ValueError(
-            f'{checkpoint} fits only {share:.0%} of the parameters of {type(model).__name__}: it '
-            'is another model or another variant, and training would start from mostly random '
-            'weights. First differences:\n  ' + '\n  '.join(lines))
-    model.load_state_dict(fits, strict=False)
-    print_log(
-        f'{type(model).__name__}: {len(fits)} of {len(own)} tensors loaded from {checkpoint}\n'
-        f'  resized: {summary(rules.values())}\n'
-        f'  left at their initial values: {grouped(missing)}\n'
-        f'  in the file but not used: {grouped(unexpected)}', logger='current')
-    return missing, unexpected
+    result = match(state, own, source, adapt, allow_partial)
+    model.load_state_dict(result.fits, strict=False)
+    print_log(f'{source} is {kind_of(state)}' + (f' under the names of {naming}'
+                                                 if naming != 'ours' else '')
+              + f'; for the backbone {type(model).__name__}:\n  {result}', logger='current')
+    return [name for name in own if name not in result.fits], result.unexpected
 
 
 def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
 def summary(items) -> str:

@@ -1,120 +1,133 @@
 """Checkpoints: read without running anybody's code, refused when they do not fit the model."""
 import os
-import pickle
 import re
 
-import numpy as np
 import torch
 from mmengine.hooks import Hook
-from mmengine.logging import HistoryBuffer
 from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import CheckpointLoader
 
+from backbones.pretrained import (
+    CONTAINERS,
+    MIN_MATCHED,
+    Match,
+    kind_of,
+    our_names,
+    read_checkpoint,
+    weights_in,
+)
+
+from .dino import from_released_dino, is_released_dino, keep_coco_classes
 from .errors import UserError
 
-
-def history_method(owner, name):
-    """The getattr of the safe reader: HistoryBuffers carry their methods, nothing else may."""
-    if owner is not HistoryBuffer:
-        raise pickle.UnpicklingError(f'GLOBAL getattr({owner}, {name})')
-    return getattr(owner, name)
-
-
-# What mmengine's own checkpoints hold beside tensors: the log's history, numbers in NumPy arrays.
-# NumPy 2 renamed the module of the functions that rebuild them; files have either name.
-rebuild_array, rebuild_scalar = np.empty(0).__reduce__()[0], np.float64(0).__reduce__()[0]
-SAFE_GLOBALS = [
-    HistoryBuffer, (history_method, 'builtins.getattr'),
-    slice, np.ndarray, np.dtype, *{type(np.dtype(code)) for code in np.typecodes['All']},
-    *[(function, f'numpy.{core}.multiarray.{function.__name__}')
-      for function in (rebuild_array, rebuild_scalar) for core in ('core', '_core')]]
-
-
 # Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
-# without weights_only, third parties. torch.load then never unpickles more than the above.
-os.environ.setdefault('TORCH_FORCE_WEIGHTS_ONLY_LOAD', '1')
-torch.serialization.add_safe_globals(SAFE_GLOBALS)
+# without weights_only, third parties. torch.load then never unpickles more than the classes that
+# backbones.pretrained lists.
+os.environ['TORCH_FORCE_WEIGHTS_ONLY_LOAD'] = '1'
+os.environ.pop('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', None)  # torch refuses to have both
 
 
-@CheckpointLoader.register_scheme(prefixes='', force=True)
-def load_from_local(filename, map_location):
-    """Load a file for every mmengine loader (test, resume, load_from, Pretrained).
+@CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), force=True)
+def load_from_file(filename, map_location='cpu', **_):
+    """Load a file or URL for every mmengine loader (test, resume, load_from, Pretrained).
 
     Upstream's loader goes back to unpickling anything when the safe way fails (the fork) or cannot
     read its own checkpoints with torch >= 2.6 (mmengine 0.10.7); this one does neither.
+
+    Returns:
+        What the file holds, its weights as 'state_dict': those of the authors' DINO under mmdet's
+        names, reduced to COCO's 80 classes.
+
+    Raises:
+        UserError: the file cannot be read safely, or holds no weights.
     """
-    filename = os.path.expanduser(filename)
-    if not os.path.isfile(filename):
-        raise UserError(f'there is no checkpoint file {filename}')
-    return safely(filename, lambda: torch.load(filename, map_location=map_location,
-                                               weights_only=True))
-
-
-@CheckpointLoader.register_scheme(prefixes=('http://', 'https://'), force=True)
-def load_from_http(filename, map_location=None, model_dir=None, progress=True):
-    """Download a checkpoint (once: torch keeps it) and load it as a local one."""
-    return safely(filename, lambda: torch.hub.load_state_dict_from_url(
-        filename, model_dir, map_location, progress, weights_only=True))
-
-
-def safely(name, load):
-    """Call ``load`` and turn what a bad checkpoint makes it raise into a UserError."""
     try:
-        checkpoint = load()
-    except OSError as error:  # urllib's errors are OSErrors as well
-        raise UserError(f'{name} cannot be read: {error}') from None
-    except Exception as error:  # damaged bytes make the reader stumble in any way
-        unsafe = re.search(r'GLOBAL (\S+)', str(error))
-        if unsafe:
-            raise UserError(
-                f'{name} holds more than weights ({unsafe[1]}), and reading that would run '
-                'code from the file; ask its author for a state dict of tensors') from None
-        raise UserError(f'{name} is not a checkpoint, or not all of it: it cannot be read as '
-                        'a PyTorch file; copy or download it again') from None
-    state = checkpoint.get('state_dict', checkpoint) if isinstance(checkpoint, dict) else None
-    if not isinstance(state, dict) or not any(
-            isinstance(key, str) and isinstance(value, torch.Tensor)
-            for key, value in state.items()):
-        raise UserError(f'{name} is not a checkpoint: it holds a {type(checkpoint).__name__} '
-                        'without named tensors')
-    return checkpoint
+        checkpoint = read_checkpoint(filename, map_location)
+        state = weights_in(checkpoint, filename)
+        rest = {} if state is checkpoint else {
+            key: value for key, value in checkpoint.items() if key not in CONTAINERS}
+        if is_released_dino(state):
+            state = keep_coco_classes(from_released_dino(state))
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return {**rest, 'state_dict': state}
+
+
+def tensors_of(state):
+    """The tensors of a model's state dict, without DistributedDataParallel's prefix."""
+    return {re.sub(r'^module\.', '', name): value for name, value in state.items()
+            if isinstance(name, str) and isinstance(value, torch.Tensor)}
+
+
+def kind_of_model(state):
+    """Which model tensors are, as far as their names and shapes tell."""
+    kind = kind_of(our_names(state)[0])
+    if not any(name.startswith('backbone.') for name in state):
+        return f'{kind} alone'
+    levels = state.get('level_embed')
+    return kind if levels is None else f'DINO with {len(levels)} scales on {kind}'
+
+
+def is_whole(fit):
+    """Whether a match leaves nothing to chance: every parameter is filled, with the right shape.
+
+    Older files lack counters of batches; the backbone must not be a part of a deeper one.
+    """
+    return (not fit.wrong and has_backbone(fit)
+            and all(name.endswith('num_batches_tracked') for name in fit.missing))
+
+
+def has_backbone(fit):
+    return 'backbone' not in {name.split('.')[0] for name in fit.own} or (
+        min(fit.shares('backbone.')) >= MIN_MATCHED)
+
+
+def complaint(fit, source, trained=None):
+    """What to tell a person about a match; ``trained`` is the experiment that wrote the file."""
+    text = (f'{source} does not fit the model: {len(fit.fits)} of {len(fit.own)} tensors fit. The '
+            f'file is {kind_of_model(fit.state)}, the model {kind_of_model(fit.own)}. First '
+            f'differences:\n  {fit.differences(2)}\n')
+    if not any(name.startswith('backbone.') for name in fit.state):
+        return text + ("To start from a backbone's weights alone: --cfg-options "
+                       'model.backbone.init_cfg.type=Pretrained '
+                       'model.backbone.init_cfg.checkpoint=FILE')
+    return text + (f'It was written by the experiment {trained}: is this its config?' if trained
+                   else 'Is this the config it was trained with?')
 
 
 class CheckFits(Hook):
-    """Refuses a checkpoint that is not the model's: mmengine itself only warns.
+    """Refuses a checkpoint that is not the model's, where mmengine only warns; logs what fitted.
 
     Args:
         source (str): what to call the checkpoint.
-        whole (bool): whether the checkpoint is the model (test, resume), so that every shape and
-            nearly every parameter must fit; otherwise (load_from, to fine-tune) some must.
+        whole (bool): whether the checkpoint is the model (test, resume), so that everything must
+            fit; otherwise (load_from, to fine-tune) 90 % of the backbone's parameters must.
         resume (bool): whether it must also hold the state of a training run.
+        allow_partial (bool): take what fits, if anything does.
     """
     priority = 'VERY_LOW'  # after EMAHook has put its averaged weights in place
 
-    def __init__(self, source, whole=True, resume=False):
+    def __init__(self, source, whole=True, resume=False, allow_partial=False):
         self.source, self.whole, self.resume = source, whole, resume
+        self.allow_partial = allow_partial
 
     def after_load_checkpoint(self, runner, checkpoint):
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        state = {re.sub(r'^module\.', '', name): value
-                 for name, value in checkpoint.get('state_dict', checkpoint).items()
-                 if isinstance(name, str) and isinstance(value, torch.Tensor)}
-        wanted = {name: p.shape for name, p in model.named_parameters()}
-        wanted = getattr(getattr(runner, 'strategy', None), 'shapes', wanted)  # whole, with FSDP
-        wrong = [f'{name}: {tuple(state[name].shape)} in the checkpoint, {tuple(shape)} here'
-                 for name, shape in wanted.items() if name in state and state[name].shape != shape]
-        missing = [f'{name}: not in the checkpoint' for name in wanted if name not in state]
-        fits = len(wanted) - len(wrong) - len(missing)
-        if fits == 0 or (self.whole and (wrong or fits < 0.9 * len(wanted))):
+        shapes = getattr(getattr(runner, 'strategy', None), 'shapes', None)  # whole, with FSDP
+        if shapes:
+            own = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
+        else:
+            own = model.state_dict()
+        buffers = {name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_buffers()}
+        fit = Match(tensors_of(checkpoint['state_dict']), own, optional=buffers)
+        good = is_whole(fit) if self.whole else has_backbone(fit)
+        if not fit.fits or not (good or self.allow_partial):
             meta = checkpoint.get('meta') or {}
-            trained = meta.get('experiment_name')
-            raise UserError(
-                f'{self.source} does not fit the model: {fits} of {len(wanted)} tensors fit. '
-                'First that do not:\n  ' + '\n  '.join(wrong[:2] + missing[:2]) + '\n'
-                + (f'It was written by the experiment {trained}: is this its config?' if trained
-                   else 'Is this the config it was trained with?'))
+            raise UserError(complaint(fit, self.source, meta.get('experiment_name'))
+                            + ('' if self.resume else '\n--allow-partial takes what fits.'))
+        runner.logger.info(f'{self.source}: {fit}')
         if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
             raise UserError(f'{self.source} holds weights only, no state of a training run to go '
                             'on from; begin a run with them with --cfg-options load_from=FILE')

@@ -6,6 +6,8 @@ from mmdet.models.layers import MLP
 from mmdet.registry import MODELS
 from torch import Tensor
 
+from .errors import UserError
+
 
 class RefPointHead(MLP):
     """From the sine encoding of a reference box to its query's position.
@@ -80,6 +82,11 @@ RELEASED_NAMES = [(re.compile(pattern), name) for pattern, name in (
 )]
 
 
+def is_released_dino(state: dict[str, Tensor]) -> bool:
+    """Whether these are names of the authors' DINO code."""
+    return any(name.removeprefix('module.') == 'transformer.level_embed' for name in state)
+
+
 def from_released_dino(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A checkpoint of the authors' DINO code under mmdet's names.
 
@@ -91,8 +98,9 @@ def from_released_dino(state: dict[str, Tensor]) -> dict[str, Tensor]:
         which mmdet does not have. The number of classes is the file's.
 
     Raises:
-        ValueError: an entry that such a checkpoint does not have.
+        UserError: an entry that such a checkpoint does not have.
     """
+    state = {name.removeprefix('module.'): value for name, value in state.items()}
     layers = 1 + max((int(m[1]) for m in (re.match(r'class_embed\.(\d+)\.', name)
                                           for name in state) if m), default=-1)
     levels = sum(bool(re.fullmatch(r'input_proj\.\d+\.0\.weight', name)) for name in state)
@@ -103,7 +111,7 @@ def from_released_dino(state: dict[str, Tensor]) -> dict[str, Tensor]:
         found = next(((match, target) for pattern, target in RELEASED_NAMES
                       if (match := pattern.match(name))), None)
         if found is None:
-            raise ValueError(f"{name} is no entry of the authors' DINO checkpoints")
+            raise UserError(f"{name} is no entry of the authors' DINO checkpoints")
         match, target = found
         if target is None:
             continue
@@ -118,3 +126,21 @@ def from_released_dino(state: dict[str, Tensor]) -> dict[str, Tensor]:
             value = value[:-1]
         renamed[target + name[match.end():]] = value
     return renamed
+
+
+# The authors' classifiers have a row for each of COCO's category ids, of which ten are not in use.
+COCO_IDS = [i for i in range(1, 91) if i not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)]
+
+
+def keep_coco_classes(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of 91 classes the 80 that exist, in the order in which mmdet counts them: that of their ids.
+
+    Args:
+        state: entries under mmdet's names.
+
+    Returns:
+        The entries; those of a classifier for another number of classes stay as they are.
+    """
+    return {name: value[COCO_IDS] if len(value) == 91 and re.match(
+        r'bbox_head\.cls_branches\.|dn_query_generator\.label_embedding\.', name) else value
+        for name, value in state.items()}

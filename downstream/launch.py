@@ -30,6 +30,11 @@ def make_parser(description):
                                            'under the current directory by default')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
                         help='set entries of the config, e.g. train_dataloader.batch_size=4')
+    parser.add_argument('--trust-checkpoint', action='store_true',
+                        help='read the weight files that are named here even where that runs code '
+                             'from them; for files of your own or of people you trust')
+    parser.add_argument('--allow-partial', action='store_true',
+                        help='take a weight file that fits the model only in part')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
     return parser
@@ -51,30 +56,36 @@ def load_config(args, *sections):
     Args:
         sections (str): what an experiment must have for the task at hand, e.g. 'model'.
     """
-    check_config_files(Path(args.config))
+    cfg = read_config(args.config, args.cfg_options, *sections)
+    cfg.launcher = args.launcher
+    cfg.work_dir = (args.work_dir or cfg.get('work_dir')
+                    or os.path.join('work_dirs', Path(args.config).stem))
+    make_writable(cfg.work_dir, '--work-dir')
+    return cfg
+
+
+def read_config(path, options, *sections):
+    """Read a config with ``--cfg-options`` applied and its custom_imports done."""
+    check_config_files(Path(path))
     try:
-        cfg = Config.fromfile(args.config, import_custom_modules=False)
+        cfg = Config.fromfile(path, import_custom_modules=False)
     except Exception as error:  # a config is code: whatever running it raises is about the config
-        raise UserError(f'{args.config} cannot be read: {where_in_config(error)}'
+        raise UserError(f'{path} cannot be read: {where_in_config(error)}'
                         f'{type(error).__name__}: {error}') from None
     if cfg.get('custom_imports'):
         try:
             import_modules_from_strings(**cfg.custom_imports)
         except ImportError as error:
-            raise UserError(f'{args.config}: its custom_imports cannot be imported: {error}'
+            raise UserError(f'{path}: its custom_imports cannot be imported: {error}'
                             ) from None
-    merge_options(cfg, args.cfg_options)
+    merge_options(cfg, options)
     for section in sections:
         if not isinstance(cfg.get(section), dict):
-            raise UserError(f'{args.config} is no experiment that this tool can run: its '
+            raise UserError(f'{path} is no experiment that this tool can run: its '
                             f'{section!r} is {cfg.get(section)!r}, not a dict '
                             '(files in _base_ are parts of experiments)')
     if not isinstance(cfg.get('load_from'), (str, type(None))):
         raise UserError(f'load_from is {cfg.load_from!r}, not the path of a checkpoint')
-    cfg.launcher = args.launcher
-    cfg.work_dir = (args.work_dir or cfg.get('work_dir')
-                    or os.path.join('work_dirs', Path(args.config).stem))
-    make_writable(cfg.work_dir, '--work-dir')
     return cfg
 
 

@@ -80,7 +80,8 @@ model = dict(
         mask_head=dict(type='FCNMaskHead', num_convs=1, in_channels=8, conv_out_channels=8,
                        num_classes=2, loss_mask=dict(type='CrossEntropyLoss', use_mask=True))),
     train_cfg=dict(
-        rpn=dict(assigner=assigner, sampler=sampler, allowed_border=-1, pos_weight=-1),
+        rpn=dict(assigner=assigner, sampler=dict(**sampler, add_gt_as_proposals=False),
+                 allowed_border=-1, pos_weight=-1),
         rpn_proposal=dict(nms_pre=16, max_per_img=8, nms=dict(type='nms', iou_threshold=0.7),
                           min_bbox_size=0),
         rcnn=dict(assigner=assigner, sampler=dict(**sampler), mask_size=28, pos_weight=-1)),

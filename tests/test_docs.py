@@ -40,7 +40,7 @@ def test_a_backbone_of_ones_own(tmp_path):
     torch.save({'weight': torch.zeros(3)}, tmp_path / 'other.pth')
     model = namespace['Mine'](init_cfg=dict(type='Pretrained',
                                             checkpoint=str(tmp_path / 'other.pth')))
-    with pytest.raises(ValueError, match='fits only 0%'):
+    with pytest.raises(ValueError, match='fills 0%'):
         model.init_weights()
 
 

@@ -30,7 +30,7 @@ from mmengine.config import Config
 from mmengine.utils import import_modules_from_strings
 from PIL import Image
 
-from downstream.checkpoints import load_checkpoint
+from downstream.checkpoints import load_from_file
 from downstream.checks import check_data
 from downstream.errors import UserError, one_message
 from downstream.launch import RUNNER_KEYS
@@ -232,7 +232,7 @@ def read_environment(logs: list[str], checkpoint: Path | None) -> dict[str, str]
         found.pop('PyTorch compiling details', None)
     if checkpoint:
         with contextlib.suppress(UserError):
-            content = load_checkpoint(checkpoint)
+            content = load_from_file(checkpoint)
             # mmengine's own version, then the commit of the folder in which the run was started
             commit = re.search(r'[0-9a-f]{40}$', content['meta'].get('mmengine_version', ''))
             if commit:

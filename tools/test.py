@@ -19,6 +19,7 @@ os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
 from mmengine.registry import METRICS
 
+from backbones.pretrained import TRUSTED
 from downstream.checkpoints import CheckFits
 from downstream.checks import check_data
 from downstream.errors import UserError, one_message
@@ -94,6 +95,8 @@ def main(argv=None):
     cfg = load_config(args, 'model', 'test_dataloader')
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
+    if args.trust_checkpoint:
+        TRUSTED.add(args.checkpoint)
     cfg.resume = False
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
     check_data(cfg, 'test')
@@ -108,7 +111,7 @@ def main(argv=None):
         kind = 'DumpSegResults' if cfg.default_scope == 'mmseg' else 'mmdet.DumpDetResults'
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=kind, out_file_path=args.out)))
-    runner.register_hook(CheckFits(args.checkpoint))
+    runner.register_hook(CheckFits(args.checkpoint, allow_partial=args.allow_partial))
     runner.register_hook(RecordTest(args.checkpoint, args.tta))
     runner.test()
     leave_processes()

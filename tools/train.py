@@ -18,11 +18,14 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault('GOMP_SPINCOUNT', '20000')
 
 from mmengine.dist import get_world_size
-from mmengine.registry import OPTIMIZERS
+from mmengine.registry import MODELS, OPTIMIZERS
 from mmengine.runner import find_latest_checkpoint
 
+from backbones.base import Backbone
+from backbones.pretrained import TRUSTED
 from downstream.checkpoints import CheckFits
 from downstream.checks import check_data
+from downstream.draws import SameDraws
 from downstream.errors import UserError, one_message
 from downstream.launch import (
     build_runner,
@@ -66,6 +69,14 @@ def apply_flags(cfg, args):
     if args.resume:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
+    backbone = cfg.model.get('backbone') or {}
+    init = backbone.get('init_cfg')
+    pretrained = isinstance(init, dict) and init.get('checkpoint')
+    if args.trust_checkpoint:
+        TRUSTED.update(filter(None, (cfg.get('load_from'), pretrained)))
+    if (args.allow_partial and pretrained
+            and issubclass(MODELS.get(backbone.type) or object, Backbone)):
+        init.allow_partial = True
     if cfg.get('load_from') and '://' not in cfg.load_from and not Path(cfg.load_from).is_file():
         raise UserError(f'there is no checkpoint file {cfg.load_from}')
     if cfg.get('resume') and not cfg.get('load_from') and not find_latest_checkpoint(cfg.work_dir):
@@ -98,7 +109,9 @@ def main(argv=None):
         runner.logger.warning(note)
     source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
     resume = bool(cfg.get('resume'))
-    runner.register_hook(CheckFits(source, whole=resume, resume=resume))
+    runner.register_hook(CheckFits(source, whole=resume, resume=resume,
+                                   allow_partial=args.allow_partial and not resume))
+    runner.register_hook(SameDraws())
     runner.train()
     leave_processes()
 
