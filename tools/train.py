@@ -1,21 +1,9 @@
 #!/usr/bin/env python3
 """Train a detector or a segmentor: ``python tools/train.py CONFIG``."""
-import os
-import sys
-from importlib.util import find_spec
-from pathlib import Path
+import in_venv  # noqa: F401
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV_PYTHON = ROOT / '.venv' / 'bin' / 'python'
-if find_spec('mmengine') is None:  # called without the environment
-    if not VENV_PYTHON.exists():
-        sys.exit('error: the environment is not there yet; run `make setup`')
-    os.execv(VENV_PYTHON, [str(VENV_PYTHON), *sys.argv])
-sys.path.insert(0, str(ROOT))
-# OpenMP threads that wait for each other spin; where other processes want the cores too (a data
-# loader's workers are enough) that makes training many times slower: docs/benchmarks.md. To be set
-# before torch is loaded.
-os.environ.setdefault('GOMP_SPINCOUNT', '20000')
+# isort: split
+from pathlib import Path
 
 from mmengine.dist import get_world_size
 from mmengine.registry import MODELS, OPTIMIZERS
