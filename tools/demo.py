@@ -66,7 +66,7 @@ def run_experiment(name: str) -> dict[str, float]:
     checkpoint = (work_dir / 'last_checkpoint').read_text().strip()
     run_tool('test.py', config, checkpoint, '--work-dir', work_dir / 'test', '--show-dir',
              work_dir / 'show', log=work_dir / 'test.log')
-    scores = newest(work_dir / 'test', '*/*.json')
+    scores = newest(work_dir / 'test', '*/[0-9]*.json')
     return json.loads(scores.read_text())
 
 

@@ -160,7 +160,9 @@ def test_frozen_parts_stay_frozen(name):
     torch.testing.assert_close(model(x)[0], first)  # its whole way is frozen, in eval mode
     moved = {key for key, value in model.state_dict().items() if not value.equal(before[key])}
     trainable = {key for key, p in model.named_parameters() if p.requires_grad}
-    assert trainable <= moved
+    # A bias that BatchNorm takes away has a gradient of rounding errors.
+    assert {key for key, p in model.named_parameters()
+            if p.requires_grad and p.grad.abs().max() > 1e-6} <= moved
     for key in moved - trainable:  # statistics of what is not frozen
         owner = model.get_submodule(key.rpartition('.')[0])
         assert isinstance(owner, _BatchNorm) and owner.weight.requires_grad, key

@@ -1,6 +1,7 @@
 """A run that was stopped and resumed is the run that was not stopped: losses, weights, state."""
 import importlib.util
 import time
+from importlib.metadata import distributions
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from mmengine.runner import find_latest_checkpoint
 from downstream.draws import NumberedIndex, NumberedSampler, seed_everything
 
 ROOT = Path(__file__).resolve().parents[2]
+FORK = any(found.name == 'onedl-mmengine' for found in distributions())
 CHANGES = '''
 _base_ = '{base}'
 randomness = dict(seed=None)  # the checkpoint alone knows the seed
@@ -39,7 +41,9 @@ def train(config, work_dir, *argv):
 
 @pytest.mark.parametrize('task, changes, length', [
     ('detection', '', 'max_iters'),  # samples boxes, in the process that loads the data
-    ('segmentation', WORKERS, 'max_iters'),
+    pytest.param('segmentation', WORKERS, 'max_iters', marks=pytest.mark.skipif(
+        not FORK,
+        reason='the original mmengine starts workers before the first iteration has its seed')),
     ('segmentation', EPOCHS, 'max_epochs'),
 ], ids=['iterations', 'iterations, workers', 'epochs, workers'])
 def test_resuming_changes_nothing(request, tmp_path, monkeypatch, task, changes, length):
