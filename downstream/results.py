@@ -1,5 +1,4 @@
 """What ``tools/test.py`` leaves behind: predictions (--out), and a record of its scores."""
-import hashlib
 import json
 import os
 import platform
@@ -14,6 +13,8 @@ from mmengine.dist import get_world_size, master_only
 from mmengine.evaluator import DumpResults
 from mmengine.hooks import Hook
 from mmengine.registry import METRICS
+
+from backbones.download import sha256
 
 CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
 # Parts of a config that make a training what it is, and entries in them that do not: where files
@@ -124,11 +125,8 @@ def file_hash(checkpoint: str) -> str:
     """The first eight digits of a file's SHA-256; of a URL, none."""
     if not os.path.isfile(checkpoint):
         return 'unknown'
-    digest = hashlib.sha256()
     with open(checkpoint, 'rb') as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()[:8]
+        return sha256(file)[:8]
 
 
 def machine() -> str:

@@ -66,8 +66,8 @@ def run_experiment(name: str) -> dict[str, float]:
     checkpoint = (work_dir / 'last_checkpoint').read_text().strip()
     run_tool('test.py', config, checkpoint, '--work-dir', work_dir / 'test', '--show-dir',
              work_dir / 'show', log=work_dir / 'test.log')
-    scores = newest(work_dir / 'test', '*/[0-9]*.json')
-    return json.loads(scores.read_text())
+    record = newest(work_dir / 'test', '*/test_record.json')
+    return json.loads(record.read_text())['metrics']
 
 
 def contact_sheet(name: str, rows: int = 4, columns: int = 2):
