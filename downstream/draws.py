@@ -33,7 +33,7 @@ class SameDraws(Hook):
         batches.sampler.number = 0 if again else runner.iter * batches.batch_size
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
-        seed_everything(runner.seed, 0, runner.iter)
+        seed_everything(runner.seed, 0, runner.iter, get_rank())  # each process draws its own
 
 
 class NumberedSampler:
