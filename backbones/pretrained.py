@@ -72,9 +72,8 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
     if not path.is_file():
         raise ValueError(f'there is no weight file {source}')
     if path.suffix == '.safetensors':
-        from safetensors.torch import load_file  # needed for these files only
         place = 'cpu' if callable(map_location) else str(map_location)
-        read = partial(load_file, path, place)
+        read = partial(read_safetensors, path, place)
     elif source in TRUSTED:
         read = partial(unpickle, path, map_location)
     else:
@@ -92,6 +91,14 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
                 'you trust whoever made it with this machine, say --trust-checkpoint') from None
         raise ValueError(f'{source} is no weight file, or not all of it: it cannot be read '
                          f'({first_line(error)}); copy or download it again') from None
+
+
+def read_safetensors(path: Path, place: str) -> dict:
+    """The file's tensors as 'state_dict', what else it says (texts, by name) as 'meta'."""
+    from safetensors import safe_open  # needed for these files only
+    with safe_open(path, framework='pt', device=place) as file:
+        return {'meta': file.metadata() or {},
+                'state_dict': {name: file.get_tensor(name) for name in file.keys()}}  # noqa: SIM118
 
 
 def unpickle(path: Path, map_location):
@@ -181,6 +188,7 @@ class Match:
         wrong: names of the tensors whose shape does not fit.
         missing: names of the model that the file does not have.
         unexpected: names of the file that the model does not have.
+        unequal: lists of names, of one tensor in the model each, of which the file has several.
     """
 
     def __init__(self, state: dict[str, Tensor], own: dict[str, Tensor],
@@ -191,6 +199,8 @@ class Match:
         self.wrong = [name for name in state if name in own and name not in self.fits]
         self.missing = [name for name in own if name not in state]
         self.unexpected = [name for name in state if name not in own and name not in optional]
+        self.unequal = [names for names in one_tensor(own)
+                        if not equal([self.fits[name] for name in names if name in self.fits])]
 
     def shares(self, prefix: str = '') -> tuple[float, float]:
         """Of the parameters with a prefix: the share of the model's that the file fills, and of
@@ -211,6 +221,8 @@ class Match:
                  f'{tuple(self.own[name].shape)} in the model' for name in self.wrong[:most]]
         lines += [f'{name}: not in the file' for name in self.missing[:most]]
         lines += [f'{name}: not in the model' for name in self.unexpected[:most]]
+        lines += [f'{names[0]} to {names[-1]}: one tensor in the model, several in the file'
+                  for names in self.unequal[:most]]
         return '\n  '.join(lines[:2 * most])
 
     def __str__(self):
@@ -219,6 +231,20 @@ class Match:
                 f'  of another shape: {grouped(self.wrong)}\n'
                 f'  not in the file: {grouped(self.missing)}\n'
                 f'  in the file but not used: {grouped(self.unexpected)}')
+
+
+def one_tensor(own: dict[str, Tensor]) -> list[list[str]]:
+    """The names that a model has for one and the same tensor, where it has several."""
+    names = {}
+    for name, value in own.items():
+        place = value.untyped_storage()._cdata, value.storage_offset(), value.shape
+        names.setdefault(place, []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def equal(tensors: Sequence[Tensor]) -> bool:
+    """Whether all are the same numbers."""
+    return all(tensor.equal(tensors[0]) for tensor in tensors[1:])
 
 
 def match(state: dict[str, Tensor], own: dict[str, Tensor], source: str,

@@ -1,9 +1,9 @@
 # DINO with four scales, FocalNet-L (three focal levels), 12 epochs.
-# No published number of this schedule alone: the authors pre-train on Objects365 first.
-# (Focal Modulation Networks, arXiv 2203.11926: released config.)
+# No published number of this schedule alone, and no released detector: the authors pre-train on
+# Objects365 first. (Focal Modulation Networks, arXiv 2203.11926: released config.)
 _base_ = [
     '_base_/models/dino.py',
-    '_base_/datasets/coco_detection.py',
+    '_base_/datasets/coco_dino.py',
     '_base_/schedules/dino_12e.py',
 ]
 
@@ -23,5 +23,3 @@ model = dict(
         # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[384, 768, 1536]))
-# DINO learns from images without objects too.
-train_dataloader = dict(dataset=dict(filter_cfg=dict(filter_empty_gt=False)))

@@ -1,5 +1,7 @@
 # DINO with five scales, FocalNet-L (four focal levels), 12 epochs.
-# No published number of this schedule alone: the authors pre-train on Objects365 first.
+# No published number of this schedule alone: the authors pre-train on Objects365 first. From their
+# focalnet_large_fl4_pretrained_on_o365 on, with --cfg-options load_from=FILE, it is the part of the
+# way to 63.5 box AP that is published; dino_focalnet_l_5scale_12e_test1200.py says more.
 # (Focal Modulation Networks, arXiv 2203.11926: released config.)
 _base_ = 'dino_focalnet_l_4scale_12e.py'
 

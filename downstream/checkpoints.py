@@ -17,7 +17,15 @@ from backbones.pretrained import (
     weights_in,
 )
 
-from .dino import from_released_dino, is_released_dino, keep_coco_classes
+from .dino import (
+    from_origin,
+    keep_coco_classes,
+    origin_of,
+    other_variant,
+    recorded_variant,
+    right_experiment,
+    variant_of,
+)
 from .errors import UserError
 
 # Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
@@ -35,8 +43,8 @@ def load_from_file(filename, map_location='cpu', **_):
     read its own checkpoints with torch >= 2.6 (mmengine 0.10.7); this one does neither.
 
     Returns:
-        What the file holds, its weights as 'state_dict': those of the authors' DINO under mmdet's
-        names, reduced to COCO's 80 classes.
+        What the file holds, its weights as 'state_dict': those of the authors' and detrex's DINO
+        under mmdet's names, reduced to COCO's 80 classes, and what the names tell in 'meta'.
 
     Raises:
         UserError: the file cannot be read safely, or holds no weights.
@@ -46,8 +54,9 @@ def load_from_file(filename, map_location='cpu', **_):
         state = weights_in(checkpoint, filename)
         rest = {} if state is checkpoint else {
             key: value for key, value in checkpoint.items() if key not in CONTAINERS}
-        if is_released_dino(state):
-            state = keep_coco_classes(from_released_dino(state))
+        if origin := origin_of(state):
+            state = keep_coco_classes(from_origin(state, origin))
+            rest['meta'] = {**(rest.get('meta') or {}), 'dino': origin.variant}
     except ValueError as error:
         raise UserError(str(error)) from None
     return {**rest, 'state_dict': state}
@@ -73,7 +82,7 @@ def is_whole(fit):
 
     Older files lack counters of batches; the backbone must not be a part of a deeper one.
     """
-    return (not fit.wrong and has_backbone(fit)
+    return (not fit.wrong and not fit.unequal and has_backbone(fit)
             and all(name.endswith('num_batches_tracked') for name in fit.missing))
 
 
@@ -82,8 +91,15 @@ def has_backbone(fit):
         min(fit.shares('backbone.')) >= MIN_MATCHED)
 
 
-def complaint(fit, source, trained=None):
-    """What to tell a person about a match; ``trained`` is the experiment that wrote the file."""
+def complaint(fit, source, meta):
+    """What to tell a person about a match; ``meta`` is the file's."""
+    if fit.unequal:
+        return (f'{source} does not fit the model: {fit.differences(2)}.\nThe model has one class '
+                'and one box layer for all layers of the decoder, as the authors trained it; the '
+                "file has one for each, as mmdet's and detrex's DINO have "
+                "(model.bbox_head.type='DINOHead'). "
+                + right_experiment(kind_of_model(fit.state), recorded_variant(meta)))
+    trained = meta.get('experiment_name')
     text = (f'{source} does not fit the model: {len(fit.fits)} of {len(fit.own)} tensors fit. The '
             f'file is {kind_of_model(fit.state)}, the model {kind_of_model(fit.own)}. First '
             f'differences:\n  {fit.differences(2)}\n')
@@ -93,6 +109,35 @@ def complaint(fit, source, trained=None):
                        'model.backbone.init_cfg.checkpoint=FILE')
     return text + (f'It was written by the experiment {trained}: is this its config?' if trained
                    else 'Is this the config it was trained with?')
+
+
+def check_fit(fit, model, source, meta, allow_partial=False, whole=True, resume=False):
+    """Raise UserError unless a file is the model's.
+
+    Args:
+        fit (Match): of the file's tensors and the model's.
+        model (nn.Module): without what wraps it; may lie on the meta device.
+        source (str): what to call the file.
+        meta (dict): the file's.
+        allow_partial, whole, resume: as in ``CheckFits``.
+    """
+    anyway = '' if resume or fit.unequal else '\n--allow-partial takes what fits.'
+    good = is_whole(fit) if whole else has_backbone(fit)
+    if fit.unequal or not fit.fits or not (good or allow_partial):
+        raise UserError(complaint(fit, source, meta) + anyway)
+    recorded = recorded_variant(meta)
+    other = other_variant(recorded, variant_of(model) or {}, resume)
+    if other and not allow_partial:
+        raise UserError(f'{source} has the tensors of the model, but is another one, as no tensor '
+                        'shows:\n  ' + '\n  '.join(other) + '\n'
+                        + right_experiment(kind_of_model(fit.state), recorded) + anyway)
+
+
+def bare(model):
+    """A model without what wraps it for several processes or for test-time augmentation."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
 
 
 class CheckFits(Hook):
@@ -111,22 +156,20 @@ class CheckFits(Hook):
         self.source, self.whole, self.resume = source, whole, resume
         self.allow_partial = allow_partial
 
+    def before_save_checkpoint(self, runner, checkpoint):
+        """Record what a later check cannot know from the tensors."""
+        if variant := variant_of(bare(runner.model)):
+            checkpoint['meta']['dino'] = variant
+
     def after_load_checkpoint(self, runner, checkpoint):
-        model = runner.model
-        while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-            model = model.module
-        shapes = getattr(getattr(runner, 'strategy', None), 'shapes', None)  # whole, with FSDP
-        if shapes:
-            own = {name: torch.empty(shape, device='meta') for name, shape in shapes.items()}
-        else:
+        model = bare(runner.model)
+        own = getattr(getattr(runner, 'strategy', None), 'whole', None)  # with FSDP
+        if own is None:
             own = model.state_dict()
         buffers = {name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_buffers()}
         fit = Match(tensors_of(checkpoint['state_dict']), own, optional=buffers)
-        good = is_whole(fit) if self.whole else has_backbone(fit)
-        if not fit.fits or not (good or self.allow_partial):
-            meta = checkpoint.get('meta') or {}
-            raise UserError(complaint(fit, self.source, meta.get('experiment_name'))
-                            + ('' if self.resume else '\n--allow-partial takes what fits.'))
+        check_fit(fit, model, self.source, checkpoint.get('meta') or {}, self.allow_partial,
+                  whole=self.whole, resume=self.resume)
         runner.logger.info(f'{self.source}: {fit}')
         if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
             raise UserError(f'{self.source} holds weights only, no state of a training run to go '

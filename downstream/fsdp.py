@@ -59,9 +59,11 @@ class PlainFSDPStrategy(FSDPStrategy):
 
     def build_model(self, model):
         model = super().build_model(model)
-        # Wrapped, a parameter has the shape of this process's share.
-        self.shapes = {name: p.shape for name, p in model.named_parameters()}
-        single = [name for name, shape in self.shapes.items() if not shape]
+        # Wrapped, a parameter has the shape of this process's share. These are the whole ones; one
+        # with several names is one here, too.
+        blanks = {p: torch.empty(p.shape, device='meta') for p in model.parameters()}
+        self.whole = {name: blanks[p] for name, p in model.named_parameters(remove_duplicate=False)}
+        single = [name for name, blank in self.whole.items() if not blank.shape]
         if single:
             raise UserError(f'FSDP cannot share out parameters that are single numbers: '
                             f'{", ".join(single)}; train this model without it')
@@ -109,7 +111,7 @@ class PlainFSDPStrategy(FSDPStrategy):
         """As without FSDP: what does not fit is logged, and stays what it was."""
         state = {re.sub(r'^module\.', '', name): value for name, value in state_dict.items()}
         wrong = [name for name, value in state.items()
-                 if self.shapes.get(name, value.shape) != value.shape]
+                 if name in self.whole and self.whole[name].shape != value.shape]
         result = self.model.load_state_dict(
             {name: value for name, value in state.items() if name not in wrong}, strict=False)
         if wrong or result.missing_keys or result.unexpected_keys:

@@ -230,10 +230,12 @@ def main(argv=None):
             raise UserError(f'there is no config file {config}')
     warnings.simplefilter('ignore')
     logging.disable(logging.WARNING)
+    costs = {}  # by model: experiments differ in their data and schedules alone
     unexplained, begin = [], time.monotonic()
     for number, config in enumerate(configs, 1):
         cfg = Config.fromfile(config, import_custom_modules=False)
-        cost = complexity(cfg)
+        model = str(cfg.model)
+        cost = costs[model] = costs.get(model) or complexity(cfg)
         entry = results.find(ledger, config)
         notes = differences(cost, results.published_cost(entry)) if entry else []
         if notes and entry.get('Discrepancy'):

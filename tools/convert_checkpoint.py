@@ -2,9 +2,9 @@
 """Make of any published weight file one that is loaded here as it is: docs/weights.md.
 
 ``python tools/convert_checkpoint.py SRC DST``: DST ends with .safetensors or .pth. ImageNet
-weights become a backbone's, the authors' DINO mmdet's; of a training checkpoint the weights stay,
-averaged ones where EMA was used. With --config the result is checked against that model, and
-ImageNet weights are fitted to its backbone.
+weights become a backbone's, the authors' and detrex's DINO mmdet's; of a training checkpoint the
+weights stay, averaged ones where EMA was used. With --config the result is checked against that
+model, and ImageNet weights are fitted to its backbone.
 """
 import in_venv  # noqa: F401
 
@@ -30,13 +30,13 @@ from backbones.pretrained import (
     summary,
     weights_in,
 )
-from downstream.checkpoints import complaint, is_whole, kind_of_model, tensors_of
-from downstream.dino import from_released_dino, is_released_dino, keep_coco_classes
+from downstream.checkpoints import check_fit, kind_of_model, tensors_of
+from downstream.dino import from_origin, keep_coco_classes, origin_of
 from downstream.errors import UserError, one_message
 from downstream.launch import make_writable, read_config
 
 KEPT_META = ('experiment_name', 'dataset_meta', 'CLASSES', 'PALETTE', 'epoch', 'iter',
-             'mmengine_version', 'mmdet_version', 'mmseg_version')
+             'mmengine_version', 'mmdet_version', 'mmseg_version', 'dino')
 
 
 def parse_args(argv):
@@ -53,15 +53,17 @@ def parse_args(argv):
     return parser.parse_args(argv)
 
 
-def convert_model(state, cfg, args):
-    """A whole detector or segmentor. Returns (tensors, what was done in words)."""
+def convert_model(state, cfg, args, meta):
+    """A whole detector or segmentor. Returns (tensors, what was done in words); adds to meta."""
     rules = []
-    if is_released_dino(state):
-        state = from_released_dino(state)
-        rules.append("names of the authors' DINO -> mmdet's")
-        if not args.keep_classes:
-            state = keep_coco_classes(state)
+    if origin := origin_of(state):
+        state = from_origin(state, origin)
+        rules.append(f"names of {origin.owner} -> mmdet's")
+        meta['dino'] = origin.variant
+        kept = state if args.keep_classes else keep_coco_classes(state)
+        if kept is not state:
             rules.append("91 classes -> COCO's 80")
+        state = kept
     state = tensors_of(state)
     if cfg is None:
         return state, rules
@@ -70,13 +72,12 @@ def convert_model(state, cfg, args):
     with torch.device('meta'):  # only names and shapes matter
         model = MODELS.build(dict(cfg.model, _scope_=cfg.get('default_scope')))
     fit = Match(state, model.state_dict())
-    if not (is_whole(fit) or args.allow_partial and fit.fits):
-        raise UserError(complaint(fit, args.source) + '\n--allow-partial takes what fits.')
+    check_fit(fit, model, args.source, meta, args.allow_partial)
     print(f'{args.config}: {fit}')
     return state, rules
 
 
-def convert_backbone(state, cfg, args):
+def convert_backbone(state, cfg, args, meta):
     """ImageNet weights. Returns (tensors, what was done in words)."""
     state, naming = our_names(state)
     rules = [] if naming == 'ours' else [f'names of {naming} -> ours']
@@ -126,10 +127,11 @@ def main(argv=None):
         raise UserError(f'{target} is the source itself')
     state = weights_in(checkpoint, args.source)
     rest = {} if state is checkpoint else checkpoint
+    meta = dict(rest['meta']) if isinstance(rest.get('meta'), dict) else {}
     names = tensors_of(state)
     whole = any(name.startswith('backbone.') for name in names) and any(
         not name.startswith('backbone.') for name in names)
-    state, rules = (convert_model if whole else convert_backbone)(names, cfg, args)
+    state, rules = (convert_model if whole else convert_backbone)(names, cfg, args, meta)
     if 'ema_state_dict' in rest:  # where mmengine's EMAHook puts what is not averaged
         rules.append('averaged weights (EMA) kept')
     dropped = [key for key in rest if key not in (*CONTAINERS, 'meta')]
@@ -137,7 +139,6 @@ def main(argv=None):
         rules.append(f'dropped: {", ".join(dropped)}')
     with open(source, 'rb') as file:
         about = {'source': source.name, 'source_sha256': sha256(file), 'rules': rules}
-    meta = rest.get('meta') if isinstance(rest.get('meta'), dict) else {}
     about.update({key: meta[key] for key in KEPT_META if key in meta})
     write(target, state, about)
     print(f'{target}: {len(state)} tensors of {(kind_of_model if whole else kind_of)(state)}\n'

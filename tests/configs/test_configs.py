@@ -126,7 +126,7 @@ def test_focalnet_in_the_strongest_heads(build, name, millions):
 def test_dino_recipe(build):
     """AdamW 1e-4, the backbone a tenth of it, decay 1e-4, clipped at 0.1, one step down."""
     for name, epochs, step in (('dino_focalnet_l_4scale_12e', 12, 11),
-                               ('dino_focalnet_l_5scale_36e', 36, 33)):
+                               ('dino_focalnet_l_4scale_36e_detrex', 36, 30)):
         cfg = load(name)
         assert cfg.train_cfg.max_epochs == cfg.param_scheduler[0].end == epochs
         assert cfg.param_scheduler[0].milestones == [step]
@@ -138,9 +138,9 @@ def test_dino_recipe(build):
     for key, parameter in model.named_parameters():
         lr = 1e-5 if key.startswith('backbone') else 1e-4
         assert rates[id(parameter)] == pytest.approx((lr, 1e-4)), key
-    high = load('dino_focalnet_l_5scale_36e_test1200')
+    high = load('dino_focalnet_l_5scale_12e_test1200')
     assert high.test_dataloader.dataset.pipeline[1].scale == (2000, 1200)
-    assert high.model == load('dino_focalnet_l_5scale_36e').model
+    assert high.model == load('dino_focalnet_l_5scale_12e').model
 
 
 @pytest.mark.parametrize(('name', 'iterations'), [

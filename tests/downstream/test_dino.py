@@ -1,10 +1,13 @@
 """DINO: the published reference point head, and the authors' whole detector."""
 import argparse
 import copy
+import functools
 import importlib.util
 import json
+import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import convert_checkpoint
 import numpy as np
@@ -12,14 +15,24 @@ import pytest
 import torch
 from golden_utils import assert_close_to_golden, golden_input, load_golden, rule_value
 from mmdet.datasets import CocoDataset
-from mmdet.models.layers import coordinate_to_encoding
+from mmdet.models.layers import MLP, coordinate_to_encoding
 from mmdet.structures import DetDataSample
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from PIL import Image
+from torch.overrides import TorchFunctionMode
 
-from downstream.checkpoints import load_from_file
-from downstream.dino import RefPointHead, from_released_dino, keep_coco_classes
+from downstream.checkpoints import CheckFits, kind_of_model, load_from_file
+from downstream.dino import (
+    DETREX,
+    EXPERIMENTS,
+    RELEASE,
+    RefPointHead,
+    from_origin,
+    keep_coco_classes,
+    recorded_variant,
+    variant_of,
+)
 from downstream.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,34 +72,127 @@ def narrower(name, shape):
     return [*shape[:1], *map(width, shape[1:])] if re.match(r'input_proj\.\d\.0', name) else shape
 
 
-def test_matches_the_release():
-    """Logits and boxes of the authors' detector, all 900 queries, with --keep-classes.
+class RecordedChoice(TorchFunctionMode):
+    """Gives DINO's queries the places that they had in the recorded run, in that order.
 
-    Looser than the other models: the rank of a proposal decides which query it gets, and with these
-    weights the scores of a few of the 900 differ by less than float32's rounding. Two that swap
-    change all logits by about 2e-4, by way of self-attention; a real mistake changes them by 1e-2.
+    Scores of some of the 900 places differ by less than float32's rounding: the number of threads
+    and the instruction set decide which comes first, and so which query it gets.
     """
+
+    def __init__(self, proposals):
+        super().__init__()
+        self.proposals = torch.tensor([proposals])
+        self.scores = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func is not torch.topk:
+            return out
+        self.scores.append(args[0])
+        return out[0], self.proposals
+
+    def assert_chosen_here_too(self):
+        """The recorded places have the highest scores, but for what is as good as tied."""
+        (scores, ), = self.scores
+        chosen = scores[self.proposals[0]]
+        assert (chosen.diff() < 1e-4).all(), f'out of order by {chosen.diff().max():.2e}'
+        rest = scores.clone()
+        rest[self.proposals[0]] = -torch.inf
+        assert rest.max() < chosen[-1] + 1e-4
+
+
+class Recorded:
+    """A golden DINO: the experiment's model with the recorded weights, and what it should give."""
+
+    def __init__(self, name, config, keep_classes):
+        golden = load_golden(name)
+        cfg = Config.fromfile(CONFIGS / f'{config}.py')
+        self.meta = {}
+        state, self.rules = convert_checkpoint.convert_model(
+            released_state(golden), copy.deepcopy(cfg), argparse.Namespace(
+                source='dino.pth', config='cfg', keep_classes=keep_classes, allow_partial=False),
+            self.meta)
+        if keep_classes:
+            cfg.model.bbox_head.num_classes = 91
+        cfg.model.backbone.update(drop_path_rate=0., use_checkpoint=False)
+        with torch.device('meta'):
+            self.model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+        self.model.load_state_dict(state, assign=True)  # all, no more
+        self.model.eval()
+        self.run, = golden['runs']
+        x = golden_input(self.run['input'])
+        self.sample = DetDataSample(metainfo=dict(
+            img_shape=x.shape[2:], batch_input_shape=tuple(x.shape[2:])))
+        with torch.no_grad():
+            self.maps = self.model.extract_feat(x)
+
+    def check(self):
+        """From the neck's maps on: the places, then logits and boxes of the last layer."""
+        choice = RecordedChoice(self.run['proposals'])
+        with torch.no_grad(), choice:
+            outputs = self.model.bbox_head(
+                **self.model.forward_transformer(self.maps, [self.sample]))
+        choice.assert_chosen_here_too()
+        for output, record in zip(outputs, self.run['outputs'], strict=True):
+            assert_close_to_golden(output[-1], record)
+
+
+@pytest.fixture(scope='module')
+def released():
+    return Recorded('dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e', keep_classes=True)
+
+
+def test_matches_the_release(released):
+    """Logits and boxes of the authors' detector, all 900 queries, with --keep-classes."""
+    assert released.rules == ["names of the authors' DINO -> mmdet's"]
+    assert released.meta == {'dino': dict(temperature=20, offset=0.)}
+    released.check()
+    # The release counts a row of the label embedding that mmdet does not have.
     golden = load_golden('dino_focalnet_l_fl3_4scale')
-    cfg = Config.fromfile(CONFIGS / 'dino_focalnet_l_4scale_12e.py')
-    state, rules = convert_checkpoint.convert_model(
-        released_state(golden), copy.deepcopy(cfg), argparse.Namespace(
-            source='dino.pth', config='cfg', keep_classes=True, allow_partial=False))
-    assert rules == ["names of the authors' DINO -> mmdet's"]
-    cfg.model.bbox_head.num_classes = 91
-    cfg.model.backbone.update(drop_path_rate=0., use_checkpoint=False)
-    with torch.device('meta'):
-        model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
-    model.load_state_dict(state, assign=True)  # all, no more
-    model.eval()
-    run, = golden['runs']
-    x = golden_input(run['input'])
-    sample = DetDataSample(metainfo=dict(
-        img_shape=x.shape[2:], batch_input_shape=tuple(x.shape[2:])))
-    with torch.no_grad():
-        scores, boxes = model._forward(x, [sample])[:2]
-    logits, expected_boxes = run['outputs']
-    assert_close_to_golden(scores[-1], logits, rtol=3e-3)
-    assert_close_to_golden(boxes[-1], expected_boxes, rtol=1e-3)
+    assert sum(p.numel() for p in released.model.parameters()) + 256 == golden['params']
+
+
+def test_matches_detrex():
+    """The neck's maps, logits and boxes of detrex's detector."""
+    detrex = Recorded('detrex_dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e_detrex',
+                      keep_classes=False)
+    assert detrex.rules == ["names of detrex -> mmdet's"]
+    for tensor, record in zip(detrex.maps, detrex.run['neck'], strict=True):
+        assert_close_to_golden(tensor, record)
+    detrex.check()
+
+
+def another_epsilon(model, monkeypatch):
+    monkeypatch.setattr(model.decoder.norm, 'eps', 1e-3)
+
+
+def swapped_levels(model, monkeypatch):
+    monkeypatch.setitem(model._parameters, 'level_embed', model.level_embed[[1, 0, 2, 3]])
+
+
+def wide_encoding(model, monkeypatch):
+    """The first half of the wide encoding's frequencies, not every second one."""
+    head = model.decoder.ref_point_head
+    monkeypatch.setattr(head, 'forward', lambda encoding: MLP.forward(
+        head, encoding.unflatten(-1, (4, -1))[..., :head.in_features // 4].flatten(-2)))
+
+
+def doubled_layer(model, monkeypatch):
+    layer = model.decoder.layers[3].ffn.layers[1]
+    monkeypatch.setitem(layer._parameters, 'weight', 2 * layer.weight)
+
+
+def another_temperature(model, monkeypatch):
+    monkeypatch.setattr(model.positional_encoding, 'temperature', 10000)
+
+
+@pytest.mark.parametrize('mistake', [
+    another_epsilon, swapped_levels, wide_encoding, doubled_layer, another_temperature])
+def test_a_mistake_is_noticed(released, monkeypatch, mistake):
+    """What makes the comparison independent of ties does not make it blind."""
+    mistake(released.model, monkeypatch)
+    with pytest.raises(AssertionError, match='off by|out of order'):
+        released.check()
 
 
 def test_91_classes_become_80():
@@ -96,10 +202,10 @@ def test_91_classes_become_80():
                toilet=70, tv=72, laptop=73, sink=81, refrigerator=82, book=84, toothbrush=90)
     ids |= {'stop sign': 13, 'wine glass': 46, 'dining table': 67, 'hair drier': 89}
     rows = torch.arange(92.)
-    state = keep_coco_classes(from_released_dino({
+    state = keep_coco_classes(from_origin({
         'class_embed.0.bias': rows[:91], 'class_embed.0.weight': rows[:91, None],
         'label_enc.weight': rows[:, None], 'transformer.enc_out_class_embed.bias': rows[:91],
-        'transformer.tgt_embed.weight': rows[:91, None]}))
+        'transformer.tgt_embed.weight': rows[:91, None]}, RELEASE))
     names = CocoDataset.METAINFO['classes']
     assert state['query_embedding.weight'].shape == (91, 1)  # no classes
     for name in ('bbox_head.cls_branches.0.bias', 'bbox_head.cls_branches.0.weight',
@@ -141,7 +247,7 @@ model = dict(backbone=dict(embed_dim=24), neck=dict(in_channels=[48, 96, 192]))
                'test_dataloader.dataset.pipeline.1.scale=(256,256)']
     score(['narrow.py', 'dino.pth', '--work-dir', 'out', *options])
     log = '\n'.join(path.read_text() for path in Path('out').glob('*/*.log'))
-    kept = len(from_released_dino(state))
+    kept = len(from_origin(state, RELEASE))
     assert (f'dino.pth: {kept} of {kept} tensors loaded, 0 of them resized: none\n'
             '  of another shape: none\n  not in the file: none\n  in the file but not used: none\n'
             ) in log
@@ -160,9 +266,114 @@ model = dict(backbone=dict(embed_dim=24), neck=dict(in_channels=[48, 96, 192]))
         score(wrong)
 
 
+def test_a_file_of_detrex_is_read_as_it_is(tmp_path):
+    """Its names, straight from its training code, and converted to both formats."""
+    golden = load_golden('detrex_dino_focalnet_l_fl3_4scale')
+    state = {name: rule_value(golden['alias'].get(name, name), [min(n, 4) for n in shape])
+             for name, shape, _ in golden['keys']}  # small: names are what matters
+    torch.save(dict(model=state, iteration=89999), tmp_path / 'detrex.pth')
+    read = load_from_file(tmp_path / 'detrex.pth')
+    assert read['meta'] == {'dino': DETREX.variant}
+    assert len(read['state_dict']) == len(state) - len(golden['alias'])
+    for name in ('converted.pth', 'converted.safetensors'):
+        convert_checkpoint.main([str(tmp_path / 'detrex.pth'), str(tmp_path / name)])
+        converted = load_from_file(tmp_path / name)
+        assert recorded_variant(converted['meta']) == DETREX.variant
+        assert converted['state_dict'].keys() == read['state_dict'].keys()
+        assert all(value.equal(converted['state_dict'][key])
+                   for key, value in read['state_dict'].items())
+
+
+@pytest.fixture(scope='module')
+def experiment():
+    """Builds an experiment's model, without storage, once."""
+    @functools.cache
+    def build(name):
+        cfg = Config.fromfile(CONFIGS / f'{name}.py')
+        with torch.device('meta'):
+            return MODELS.build(dict(cfg.model, _scope_='mmdet'))
+
+    return build
+
+
+def file_of(model, meta, equal=True):
+    """A checkpoint for a model: zeros, but for the biases of the class layers."""
+    state = {name: torch.zeros(1).expand(value.shape) for name, value in model.state_dict().items()}
+    for i in range(6):
+        state[f'bbox_head.cls_branches.{i}.bias'] = torch.full((80,), 0. if equal else float(i))
+    return dict(state_dict=state, meta=dict(meta, cfg=''), optimizer={}, message_hub={})
+
+
+def load(model, checkpoint, **how):
+    runner = SimpleNamespace(model=model, logger=logging.getLogger('test'))
+    CheckFits('file.pth', **how).after_load_checkpoint(runner, checkpoint)
+
+
+def test_prediction_layers(experiment):
+    """The authors' share one of each in the decoder; the state dict has it six times."""
+    for name, distinct in (('dino_focalnet_l_4scale_12e', 2),
+                           ('dino_focalnet_l_4scale_12e_detrex', 7)):
+        head = experiment(name).bbox_head
+        for branches in (head.cls_branches, head.reg_branches):
+            assert len(branches) == 7 and len(set(branches)) == distinct
+            assert branches[6] not in list(branches)[:6]
+    released, detrex = (experiment(name) for name in (
+        'dino_focalnet_l_4scale_12e', 'dino_focalnet_l_4scale_12e_detrex'))
+    assert released.state_dict().keys() == detrex.state_dict().keys()
+
+
+def test_separate_prediction_layers_are_not_taken_for_shared_ones(experiment):
+    released, detrex = (experiment(f'dino_focalnet_l_5scale_12e{end}') for end in ('', '_detrex'))
+    for how in (dict(), dict(resume=True), dict(whole=False), dict(allow_partial=True)):
+        with pytest.raises(UserError, match='several in the file(.|\n)*Its config is configs/'
+                                            'dino_focalnet_l_5scale_12e_detrex.py. $'):
+            load(released, file_of(released, {}, equal=False), **how)
+        load(released, file_of(released, {}), **how)  # copies of one: the authors' own files
+        load(detrex, file_of(detrex, {}, equal=False), **how)
+
+
+def test_what_no_tensor_shows_is_recorded_and_compared(experiment):
+    """Position encoding, the modulator's normalisation; shared layers, to train on."""
+    released, detrex = (experiment(f'dino_focalnet_l_5scale_12e{end}') for end in ('', '_detrex'))
+    kept = {}
+    for name, model in (('released', released), ('detrex', detrex)):
+        kept[name] = dict(meta={})
+        CheckFits('').before_save_checkpoint(SimpleNamespace(model=model), kept[name])
+        kept[name] = kept[name]['meta']
+        load(model, file_of(model, kept[name]), resume=True)
+    assert kept == dict(
+        released=dict(dino=dict(prediction_layers='shared', temperature=20, offset=0.,
+                                normalize_modulator=True)),
+        detrex=dict(dino=dict(prediction_layers='separate', temperature=10000, offset=-0.5,
+                              normalize_modulator=False)))
+
+    with pytest.raises(UserError, match=r'temperature: 20 in the file, 10000 in the model\n'
+                                        r'  offset: 0.0 .*, -0.5 .*\n'
+                                        r'(.|\n)*dino_focalnet_l_5scale_12e.py'):
+        load(detrex, file_of(detrex, dict(dino=RELEASE.variant)))
+    with pytest.raises(UserError, match='normalize modulator: False in the file, True in the model'
+                                        '(.|\n)*dino_focalnet_l_5scale_12e_detrex.py'):
+        load(released, file_of(released, dict(dino=json.dumps(DETREX.variant))))  # .safetensors'
+    load(released, file_of(released, dict(dino=DETREX.variant)), whole=False, allow_partial=True)
+
+    same = dict(kept['detrex']['dino'], prediction_layers='shared')
+    load(detrex, file_of(detrex, dict(dino=same)))  # a test gives the same numbers
+    with pytest.raises(UserError, match='prediction layers: shared in the file, separate in the'):
+        load(detrex, file_of(detrex, dict(dino=same)), resume=True)
+
+
+def test_experiments_of_published_files_exist(experiment):
+    for kind, names in EXPERIMENTS.items():
+        for name in filter(None, names):
+            model = experiment(name)
+            assert kind_of_model(model.state_dict()).startswith(kind)
+            origin = DETREX if name.endswith('_detrex') else RELEASE
+            assert origin.variant.items() <= variant_of(model).items()
+
+
 def test_names_of_another_model():
-    with pytest.raises(UserError, match="fpn.weight is no entry of the authors' DINO"):
-        from_released_dino({'fpn.weight': torch.zeros(1)})
+    with pytest.raises(UserError, match="fpn.weight is no entry .* the authors' DINO"):
+        from_origin({'fpn.weight': torch.zeros(1)}, RELEASE)
 
 
 def test_images_with_fewer_places_than_queries():

@@ -1,5 +1,7 @@
-# DINO with four scales. An experiment adds the backbone and the neck's in_channels.
-# ReleasedDINO is mmdet's DINO as it was published (downstream/dino.py).
+# DINO with four scales, as the authors trained it with FocalNet. An experiment adds the backbone
+# and the neck's in_channels. ReleasedDINO is mmdet's DINO with the reference point head that
+# published weights have, ReleasedDINOHead its head with the decoder's prediction layers shared
+# (downstream/dino.py).
 num_levels = 4
 attention = dict(embed_dims=256, num_heads=8, dropout=0.)
 deformable_attention = dict(embed_dims=256, num_levels=num_levels, dropout=0.)
@@ -34,7 +36,7 @@ model = dict(
         post_norm_cfg=None),
     positional_encoding=dict(num_feats=128, normalize=True, offset=0., temperature=20),
     bbox_head=dict(
-        type='DINOHead',
+        type='ReleasedDINOHead',
         num_classes=80,
         sync_cls_avg_factor=True,
         loss_cls=dict(
@@ -43,7 +45,8 @@ model = dict(
         loss_iou=dict(type='GIoULoss', loss_weight=2.0)),
     dn_cfg=dict(
         label_noise_scale=0.5,
-        box_noise_scale=1.0,
+        # As both FocalNet-DINO configs have it. (DINO's own scripts for other backbones pass 1.0.)
+        box_noise_scale=0.4,
         group_cfg=dict(dynamic=True, num_groups=None, num_dn_queries=100)),
     train_cfg=dict(
         assigner=dict(
