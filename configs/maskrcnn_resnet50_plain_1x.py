@@ -1,7 +1,7 @@
 # Mask R-CNN, ResNet-50, plain 1x.
 # A control: maskrcnn_container_light_1x's recipe.
 # Published: 38.2 box AP, 34.7 mask AP (Container, arXiv 2106.01401: abstract), which mmdet
-# prints for the same with SGD.
+# prints for this schedule and augmentation with SGD in float32.
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance_plain.py',

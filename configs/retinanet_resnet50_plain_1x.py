@@ -1,7 +1,7 @@
 # RetinaNet, ResNet-50, plain 1x.
 # A control: retinanet_container_light_1x's recipe.
 # Published: 36.5 box AP (Container, arXiv 2106.01401: abstract), which mmdet
-# prints for the same with SGD.
+# prints for this schedule and augmentation with SGD in float32.
 _base_ = [
     '_base_/models/retinanet.py',
     '_base_/datasets/coco_detection_plain.py',
