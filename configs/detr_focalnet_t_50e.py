@@ -1,8 +1,9 @@
 # DETR, FocalNet-T (three focal levels, lrf), 50 epochs.
-# No published number (Focal Modulation Networks, arXiv 2203.11926, has no such experiment).
+# No published number (Focal Modulation Networks, arXiv 2203.11926, has no such experiment):
+# detr_container_light_50e's recipe.
 _base_ = [
     '_base_/models/detr.py',
-    '_base_/datasets/coco_detection.py',
+    '_base_/datasets/coco_detection_640_800.py',
     '_base_/schedules/detr_50e.py',
 ]
 

@@ -1,9 +1,9 @@
 # DETR, ResNet-50, 50 epochs.
-# A control: the recipe of the other backbones here.
-# Published with its own recipe: 32.3 box AP (Container, arXiv 2106.01401: abstract).
+# A control: detr_container_light_50e's recipe.
+# Published: 32.3 box AP (Container, arXiv 2106.01401: abstract).
 _base_ = [
     '_base_/models/detr.py',
-    '_base_/datasets/coco_detection.py',
+    '_base_/datasets/coco_detection_640_800.py',
     '_base_/schedules/detr_50e.py',
 ]
 
@@ -13,7 +13,7 @@ model = dict(
         depth=50,
         out_indices=(3, ),
         frozen_stages=1,
-        norm_cfg=dict(type='BN', requires_grad=True),
+        norm_cfg=dict(type='BN', requires_grad=False),
         norm_eval=True,
         # Frozen parts make sense from ImageNet weights only: these are fetched, or give a file:
         # --cfg-options model.backbone.init_cfg.checkpoint=FILE

@@ -1,7 +1,7 @@
 # Mask2Former for semantic segmentation of ADE20K, FocalNet-L (three focal levels), 160k iterations.
 # Published: 58.5 mIoU. (Focal Modulation Networks, arXiv 2203.11926, abstract.)
-# Its config was not released: this is Mask2Former's customary recipe for backbones of this size
-# (crops of 640, 100 queries), and which of the two L is our choice.
+# Its config was not released: this is Mask2Former's own recipe for Swin-L (crops of 640 without a
+# limit on any class, 100 queries, mixed precision), and which of the two L is our choice.
 _base_ = [
     '_base_/models/mask2former_semantic.py',
     '_base_/datasets/ade20k_640.py',

@@ -3,7 +3,7 @@
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance.py',
-    '_base_/schedules/1x.py',
+    '_base_/schedules/1x_localvit.py',
 ]
 
 model = dict(
@@ -13,5 +13,3 @@ model = dict(
         # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[64, 128, 320, 512]))
-# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
-optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

@@ -4,7 +4,7 @@
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance.py',
-    '_base_/schedules/1x.py',
+    '_base_/schedules/1x_localvit.py',
 ]
 
 model = dict(
@@ -21,5 +21,3 @@ model = dict(
             out_channels=256,
             num_outs=5),
     ])
-# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
-optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

@@ -1,5 +1,5 @@
 # Mask R-CNN, PVT-Tiny, 1x.
-# A control: the recipe of the other backbones here.
+# A control: FocalNet's and LocalViT's recipe (maskrcnn_pvt_t_plain_1x has CONTAINER's).
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance.py',

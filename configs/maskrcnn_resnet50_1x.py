@@ -1,6 +1,5 @@
 # Mask R-CNN, ResNet-50, 1x.
-# A control: the recipe of the other backbones here.
-# Published with its own recipe: 38.2 box AP, 34.7 mask AP (Container, arXiv 2106.01401: abstract).
+# A control: FocalNet's and LocalViT's recipe (maskrcnn_resnet50_plain_1x has CONTAINER's).
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance.py',

@@ -1,5 +1,5 @@
 # Mask R-CNN, Swin-S, 3x.
-# A control: FocalNet-S's recipe.
+# A control: FocalNet-S's recipe, but with the drop path of Swin's own 3x.
 _base_ = [
     '_base_/models/maskrcnn.py',
     '_base_/datasets/coco_instance.py',
@@ -15,6 +15,6 @@ model = dict(
         depths=(2, 2, 18, 2),
         num_heads=(3, 6, 12, 24),
         window_size=7,
-        drop_path_rate=0.5,
+        drop_path_rate=0.2,
         convert_weights=True),
     neck=dict(in_channels=[96, 192, 384, 768]))

@@ -3,7 +3,7 @@
 _base_ = [
     '_base_/models/retinanet.py',
     '_base_/datasets/coco_detection.py',
-    '_base_/schedules/1x.py',
+    '_base_/schedules/1x_localvit.py',
 ]
 
 model = dict(
@@ -14,5 +14,3 @@ model = dict(
         # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[192, 384, 768]))
-# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
-optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

@@ -1,6 +1,5 @@
 # RetinaNet, ResNet-50, 1x.
-# A control: the recipe of the other backbones here.
-# Published with its own recipe: 36.5 box AP (Container, arXiv 2106.01401: abstract).
+# A control: FocalNet's and LocalViT's recipe (retinanet_resnet50_plain_1x has CONTAINER's).
 _base_ = [
     '_base_/models/retinanet.py',
     '_base_/datasets/coco_detection.py',

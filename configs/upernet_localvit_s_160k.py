@@ -4,7 +4,7 @@
 _base_ = [
     '_base_/models/upernet.py',
     '_base_/datasets/ade20k.py',
-    '_base_/schedules/160k.py',
+    '_base_/schedules/160k_localvit.py',
 ]
 
 model = dict(
@@ -19,5 +19,3 @@ model = dict(
     neck=dict(type='Feature2Pyramid', embed_dim=384),
     decode_head=dict(in_channels=[384, 384, 384, 384]),
     auxiliary_head=dict(in_channels=384))
-# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
-optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

@@ -3,7 +3,7 @@
 _base_ = [
     '_base_/models/upernet.py',
     '_base_/datasets/ade20k.py',
-    '_base_/schedules/160k.py',
+    '_base_/schedules/160k_localvit.py',
 ]
 
 model = dict(
@@ -14,5 +14,3 @@ model = dict(
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     decode_head=dict(in_channels=[96, 192, 384, 768]),
     auxiliary_head=dict(in_channels=384))
-# BatchNorm inside the feed-forward networks is not called norm; it is not decayed either.
-optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.))

@@ -2,4 +2,4 @@
 
 Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``.
 """
-from . import checkpoints, dino, fsdp, loading, panoptic, results  # noqa: F401
+from . import checkpoints, dino, fsdp, loading, matching, panoptic, results  # noqa: F401

@@ -122,7 +122,7 @@ def test_perfect_panoptic_on_coco():
         cfg.test_evaluator = cfg.test_evaluator[0]
 
     assert_perfect_panoptic(score(
-        'mask2former_focalnet_l_coco_panoptic_50e', perfect_panoptic, only_panoptic))
+        'mask2former_focalnet_l_coco_panoptic_100e', perfect_panoptic, only_panoptic))
 
 
 @pytest.mark.skipif('ADE20K_ROOT' not in os.environ, reason='ADE20K_ROOT is not set')

@@ -48,6 +48,9 @@ def apply_flags(cfg, args):
         if not has_accelerator():
             raise UserError('--amp: mixed precision needs a GPU, and there is none here; without '
                             '--amp training runs in float32')
+        wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
+        if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
+            raise UserError(f'--amp: takes the place of OptimWrapper, but the config has {wrapper}')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.auto_scale_lr:

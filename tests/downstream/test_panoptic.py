@@ -185,7 +185,7 @@ STUFF_IDS = [92, 93, 95, 100, 107, 109, 112, 118, 119, 122, 125, 128, 130, 133, 
 def test_coco_has_133_classes(tmp_path, monkeypatch):
     """Labels are 0..132, things first, in the order of COCO's ids: in data, heads and scores."""
     monkeypatch.setenv('COCO_ROOT', str(tmp_path))
-    cfg = Config.fromfile(ROOT / 'configs' / 'mask2former_focalnet_l_coco_panoptic_50e.py')
+    cfg = Config.fromfile(ROOT / 'configs' / 'mask2former_focalnet_l_coco_panoptic_100e.py')
     head = cfg.model.panoptic_head
     assert (head.num_things_classes, head.num_stuff_classes) == (len(THING_IDS), len(STUFF_IDS))
     assert head.loss_cls.class_weight == [1.] * 133 + [0.1]

@@ -63,6 +63,6 @@ def test_every_size_in_a_pipeline_shrinks():
     cfg = Config.fromfile(CONFIGS / 'mask2former_focalnet_l_ade20k_160k.py')
     small = check_experiments.shrink(cfg.train_dataloader.dataset.pipeline, 0.25)
     assert small[2]['scales'][0] == 80 and small[2]['max_size'] == 640
-    cfg = Config.fromfile(CONFIGS / 'mask2former_focalnet_l_coco_panoptic_50e.py')
+    cfg = Config.fromfile(CONFIGS / 'mask2former_focalnet_l_coco_panoptic_100e.py')
     preprocessor = check_experiments.shrink(cfg.model.data_preprocessor, 0.25)
     assert preprocessor['batch_augments'][0]['size'] == (256, 256)

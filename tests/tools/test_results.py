@@ -43,7 +43,7 @@ def test_numbers_of_the_papers(ledger):
     assert of('cascade_maskrcnn_focalnet_t_3x') == {'box AP': 51.5}
     assert of('detr_container_light_50e') == {'box AP': 38.9}
     assert of('dino_focalnet_h_5scale_12e_test1200') == {'box AP': 64.3}
-    assert of('mask2former_focalnet_l_coco_panoptic_50e') == {'PQ': 57.9}
+    assert of('mask2former_focalnet_l_coco_panoptic_100e') == {'PQ': 57.9}
     assert not of('maskrcnn_localvit_t_1x')
 
 

@@ -11,17 +11,20 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from downstream.errors import UserError
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def tool(name):
+def load(name):
     spec = importlib.util.spec_from_file_location(f'tools_{name}', ROOT / 'tools' / f'{name}.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.main
+    return module
 
 
-train, score = tool('train'), tool('test')
+tools = {name: load(name) for name in ('train', 'test')}
+train, score = tools['train'].main, tools['test'].main
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +46,24 @@ def log_of(work_dir):
 def new_second():
     """mmengine names runs by the second and shares one logger among those of a name."""
     time.sleep(1.01 - time.time() % 1)
+
+
+def test_amp_flag(monkeypatch, tmp_path):
+    """What is float32 in its recipe trains in mixed precision when asked, where there is a GPU."""
+    monkeypatch.setattr(tools['train'], 'has_accelerator', lambda: True)
+
+    def wrapper(**changes):
+        cfg = Config.fromfile(ROOT / 'configs' / 'upernet_focalnet_t_160k.py')
+        cfg.work_dir = str(tmp_path)
+        cfg.optim_wrapper.update(changes)
+        args = tools['train'].parse_args(['config.py', '--amp'])
+        assert tools['train'].apply_flags(cfg, args) == []
+        return cfg.optim_wrapper
+
+    assert (wrapper().type, wrapper().loss_scale) == ('AmpOptimWrapper', 'dynamic')
+    assert wrapper(type='AmpOptimWrapper', loss_scale=512.).loss_scale == 512.
+    with pytest.raises(UserError, match='--amp: .* the config has OptimWrapperDict'):
+        wrapper(type='OptimWrapperDict')
 
 
 @pytest.mark.parametrize('task', ['detection', 'segmentation'])

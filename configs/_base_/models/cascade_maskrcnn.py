@@ -23,6 +23,7 @@ matches = [0.5, 0.6, 0.7]
 
 model = dict(
     type='CascadeRCNN',
+    rpn_head=dict(loss_bbox=dict(type='SmoothL1Loss', beta=1 / 9)),
     roi_head=dict(
         type='CascadeRoIHead',
         num_stages=3,
@@ -34,6 +35,7 @@ model = dict(
                 **box_head) for stds in offsets
         ]),
     train_cfg=dict(
+        rpn=dict(allowed_border=0),
         rpn_proposal=dict(max_per_img=2000),
         rcnn=[
             dict(

@@ -51,7 +51,7 @@ matching = dict(
     oversample_ratio=3.0,
     importance_sample_ratio=0.75,
     assigner=dict(
-        type='mmdet.HungarianAssigner',
+        type='mmdet.FullPrecisionAssigner',
         match_costs=[
             dict(type='mmdet.ClassificationCost', weight=2.0),
             dict(type='mmdet.CrossEntropyLossCost', weight=5.0, use_sigmoid=True),

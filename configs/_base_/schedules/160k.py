@@ -1,11 +1,11 @@
 # 160k iterations of AdamW for segmentation: FocalNet's recipe, which is Swin Transformer's.
+# In float32, as there; tools/train.py --amp trains in mixed precision.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=160000, val_interval=16000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 
 optim_wrapper = dict(
-    type='AmpOptimWrapper',
-    loss_scale='dynamic',
+    type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=6e-5, betas=(0.9, 0.999), weight_decay=0.01),
     # A key is looked for anywhere in a parameter's name, as the authors' releases do. So a
     # normalisation that is called otherwise (the heads' `bn`) is decayed.
@@ -13,6 +13,7 @@ optim_wrapper = dict(
         custom_keys={
             'cls_token': dict(decay_mult=0.),
             'pos_embed': dict(decay_mult=0.),  # and absolute_pos_embed
+            'pos_embed.': dict(decay_mult=1.),  # CONTAINER's convolutions of that name
             'patch_pos': dict(decay_mult=0.),
             'pixel_pos': dict(decay_mult=0.),
             'relative_position_bias_table': dict(decay_mult=0.),

@@ -13,6 +13,7 @@ optim_wrapper = dict(
         custom_keys={
             'cls_token': dict(decay_mult=0.),
             'pos_embed': dict(decay_mult=0.),  # and absolute_pos_embed
+            'pos_embed.': dict(decay_mult=1.),  # CONTAINER's convolutions of that name
             'patch_pos': dict(decay_mult=0.),
             'pixel_pos': dict(decay_mult=0.),
             'relative_position_bias_table': dict(decay_mult=0.),

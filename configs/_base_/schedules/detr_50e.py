@@ -1,4 +1,4 @@
-# 50 epochs for DETR: its published optimizer, the shorter schedule that its follow-ups compare on.
+# 50 epochs for DETR: its published optimizer, and the schedule with which PVT trains it.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=50, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
@@ -11,7 +11,7 @@ optim_wrapper = dict(
     paramwise_cfg=dict(custom_keys={'backbone': dict(lr_mult=0.1)}))
 
 param_scheduler = [
-    dict(type='MultiStepLR', by_epoch=True, begin=0, end=50, milestones=[40], gamma=0.1),
+    dict(type='MultiStepLR', by_epoch=True, begin=0, end=50, milestones=[33], gamma=0.1),
 ]
 
 # The rate above is for 8 GPUs x 2 images.

@@ -9,7 +9,8 @@ test_cfg = dict(type='TestLoop')
 queries = dict(lr_mult=1., decay_mult=0.)
 norms = dict(lr_mult=0.1, decay_mult=0.)
 optim_wrapper = dict(
-    type='OptimWrapper',
+    type='AmpOptimWrapper',
+    loss_scale='dynamic',
     optimizer=dict(type='AdamW', lr=1e-4, betas=(0.9, 0.999), weight_decay=0.05),
     clip_grad=dict(max_norm=0.01, norm_type=2),
     paramwise_cfg=dict(

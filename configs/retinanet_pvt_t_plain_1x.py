@@ -1,0 +1,17 @@
+# RetinaNet, PVT-Tiny, plain 1x.
+# A control: retinanet_container_light_1x's recipe.
+_base_ = [
+    '_base_/models/retinanet.py',
+    '_base_/datasets/coco_detection_plain.py',
+    '_base_/schedules/1x_plain.py',
+]
+
+model = dict(
+    backbone=dict(
+        # ImageNet weights: --cfg-options model.backbone.init_cfg.type=Pretrained \
+        #     model.backbone.init_cfg.checkpoint=FILE
+        type='PyramidVisionTransformer',
+        num_layers=(2, 2, 2, 2),
+        out_indices=(1, 2, 3),
+        drop_path_rate=0.1),
+    neck=dict(in_channels=[128, 320, 512]))
