@@ -99,7 +99,7 @@ def installed(request, tmp_path, source, wheel):
     It sees what the environment that runs the tests has.
     """
     folder = tmp_path / 'environment'
-    venv.create(folder)
+    venv.create(folder, symlinks=True)
     python = folder / 'bin' / 'python'
     site = Path(run(python, '-c', 'import sysconfig; print(sysconfig.get_paths()["purelib"])',
                     cwd=tmp_path).strip())
