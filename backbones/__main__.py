@@ -1,4 +1,5 @@
 """``python -m backbones``: the environment, as a report to paste into a bug report."""
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -11,6 +12,7 @@ from mmengine.registry import MODELS
 
 import backbones
 
+DISTRIBUTION = 'downstream-backbones'  # as in pyproject.toml
 PACKAGES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'numpy', 'cv2', 'pycocotools', 'torchvision')
 
 
@@ -39,12 +41,21 @@ def operations(device: str) -> str:
 
 
 def revision() -> str:
+    """What git says of a checkout; of an installed package, its version."""
+    here = Path(__file__)
+
+    def git(*args):
+        with contextlib.suppress(OSError):  # no git
+            return subprocess.run(['git', *args], cwd=here.parent, text=True,
+                                  capture_output=True).stdout.strip()
+
+    # An environment may lie inside a checkout of something else.
+    if git('ls-files', here.name):
+        return git('describe', '--always', '--dirty')
     try:
-        done = subprocess.run(['git', 'describe', '--always', '--dirty'], text=True,
-                              cwd=Path(__file__).parent, capture_output=True)
-    except OSError:
-        return 'unknown (no git)'
-    return done.stdout.strip() or 'unknown (no git checkout)'
+        return f'{importlib.metadata.version(DISTRIBUTION)} (installed)'
+    except importlib.metadata.PackageNotFoundError:
+        return 'unknown (neither a git checkout nor an installed package)'
 
 
 def report():

@@ -1,5 +1,9 @@
 """What the downstream experiments need beside mmdet and mmseg: importing it registers everything.
 
-Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``.
+Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``; those that lie
+elsewhere inherit the project's with ``_base_ = __import__('downstream').inherit(FILE, ...)``.
 """
 from . import checkpoints, dino, fsdp, loading, matching, panoptic, results  # noqa: F401
+from .experiments import inherit
+
+__all__ = ['inherit']

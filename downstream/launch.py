@@ -15,8 +15,8 @@ from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
 from .errors import UserError
+from .experiments import CONFIGS
 
-ROOT = Path(__file__).resolve().parent.parent
 # What --cfg-options may set although the config at hand does not mention it.
 RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
                'find_unused_parameters', 'activation_checkpointing', 'efficient_conv_bn_eval',
@@ -69,6 +69,8 @@ def read_config(path, options, *sections):
     check_config_files(Path(path))
     try:
         cfg = Config.fromfile(path, import_custom_modules=False)
+    except UserError as error:  # its _base_ names a config that the project does not have
+        raise UserError(f'{path}: {error}') from None
     except Exception as error:  # a config is code: whatever running it raises is about the config
         raise UserError(f'{path} cannot be read: {where_in_config(error)}'
                         f'{type(error).__name__}: {error}') from None
@@ -102,7 +104,7 @@ def make_writable(folder, flag):
 def check_config_files(path, named_by=''):
     """Raise UserError unless the config and all its bases exist and parse."""
     if not path.is_file():
-        known = [p for p in sorted(ROOT.glob('configs/**/*.py')) if p.parent.name != '_base_']
+        known = [p for p in sorted(CONFIGS.rglob('*.py')) if p.parent.name != '_base_']
         close = difflib.get_close_matches(path.stem, [p.stem for p in known], n=3)
         close = [os.path.relpath(p) for p in known if p.stem in close]
         raise UserError(f'there is no config file {path}{named_by}'

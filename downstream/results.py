@@ -16,7 +16,8 @@ from mmengine.registry import METRICS
 
 from backbones.download import sha256
 
-CONFIGS = Path(__file__).resolve().parent.parent / 'configs'
+from .experiments import CONFIGS
+
 # Parts of a config that make a training what it is, and entries in them that do not: where files
 # lie and how they are read.
 RECIPE = 'model', 'train_cfg', 'optim_wrapper', 'param_scheduler', 'train_dataloader'

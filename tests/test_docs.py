@@ -7,7 +7,7 @@ import torch
 from mmengine.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
+PAGES = [*sorted(ROOT.glob('*.md')), *sorted((ROOT / 'docs').glob('*.md'))]
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)

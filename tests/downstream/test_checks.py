@@ -69,6 +69,8 @@ def test_unknown_config_suggests_close_names():
     ("_base_ = 'broken_base.py'\n", ['broken_base.py is not a Python file: line 3']),
     ('a = 1\nb = c\n', ['bad.py, line 2', "name 'c' is not defined"]),
     ("_base_ = 'base.py'\nmodel = dict(a=1)\n", ['bad.py', 'model', '_delete_']),
+    ("_base_ = __import__('downstream').inherit('maskrcnn_focalnet_t1x.py')\n",
+     ['bad.py: the project has no config', 'did you mean maskrcnn_focalnet_t_1x.py or']),
     ("custom_imports = dict(imports=['no_such_module'])\n",
      ['bad.py', 'custom_imports cannot be imported', 'no_such_module']),
 ])
