@@ -234,6 +234,20 @@ def test_coco_training_pipeline(coco_config):
     assert all(max(shape) <= 1333 for shape in shapes)
 
 
+@pytest.mark.parametrize(('name', 'short_sides'), [
+    ('maskrcnn_container_light_1x', {800}), ('retinanet_container_light_1x', {800}),
+    ('detr_container_light_50e', set(range(640, 801, 32)))])
+def test_coco_training_without_crops(load, coco_config, name, short_sides):
+    cfg = load(name)
+    dataset = build_dataset(cfg, cfg.train_dataloader.dataset)
+    samples = [dataset[0]['data_samples'] for _ in range(40)]
+    assert {min(sample.img_shape) for sample in samples} == short_sides
+    assert {round(max(s.img_shape) / min(s.img_shape), 2) for s in samples} == {1.33}  # all of it
+    assert {sample.flip for sample in samples} == {True, False}
+    assert all(len(sample.gt_instances) == 1 for sample in samples)
+    assert ('masks' in samples[0].gt_instances) == name.startswith('maskrcnn')
+
+
 def test_coco_test_pipeline_and_evaluator(coco_config):
     cfg = coco_config
     assert cfg.val_dataloader == cfg.test_dataloader
