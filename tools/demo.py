@@ -5,6 +5,7 @@ Everything goes through tools/train.py and tools/test.py, as a real experiment w
 pictures of predictions on held-out images and the loss curves in work_dirs/demo and fails when a
 model scores less than it should.
 """
+import argparse
 import json
 import os
 import re
@@ -34,7 +35,7 @@ SHOWN = re.compile(r'Epoch\((train|val|test)\)|Average (Precision|Recall)|^[|+]|
 def run_tool(tool: str, *args, log: Path):
     """Run a tool from the repository's root, showing its progress. Its output goes to ``log``."""
     env = {**os.environ, 'DEMO_ROOT': str(OUT / 'data')}
-    command = [sys.executable, '-W', 'ignore', ROOT / 'tools' / tool, *args]
+    command = [sys.executable, ROOT / 'tools' / tool, *args]
     print(f'$ tools/{tool} ' + ' '.join(str(arg).removeprefix(f'{ROOT}/') for arg in args),
           flush=True)
     with log.open('w') as file, subprocess.Popen(
@@ -107,6 +108,7 @@ def loss_curves():
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.split('\n\n')[0]).parse_args()  # --help
     start = time.monotonic()
     make_demo_data(OUT / 'data')
     scores = {name: run_experiment(name) for name in EXPERIMENTS}
