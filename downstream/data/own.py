@@ -1,0 +1,310 @@
+"""``--data``: an experiment on a data set of one's own, without a config of one's own."""
+import colorsys
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+
+from ..errors import UserError
+from .coco import CocoCheck, read_coco
+from .findings import stop_at_errors
+from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
+
+LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
+PREPARED = 'data'  # the folder in the work dir for annotations that had to be put right
+
+
+def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
+    """Let an experiment train and test on other data.
+
+    Every head, data set, evaluator and pipeline of the config is fitted; what had to be put right
+    in annotations lies in the work dir.
+
+    Args:
+        cfg: the experiment, with its work_dir; changed in place.
+        source: a YAML file that describes the data, or a folder in a known layout.
+        val_split: share of the training images to score on, where there are no others.
+
+    Returns:
+        The lines to log: what was understood, put right, left out.
+
+    Raises:
+        UserError: the data is not what the experiment needs, or has mistakes.
+    """
+    kind = kind_of_experiment(cfg)
+    layout = find_layout(source, kind)
+    notes = [str(layout)]
+    Path(cfg.work_dir, PREPARED).mkdir(parents=True, exist_ok=True)
+    for key in (f'{split}_{part}' for split in ('val', 'test') for part in
+                ('dataloader', 'evaluator')):
+        cfg[key] = copy_of(cfg.get(key))  # experiments test on their validation set
+    if 'val' not in layout.splits and val_split:
+        hold_out(layout, val_split, Path(cfg.work_dir, PREPARED))
+        notes.append(f'{val_split:g} of the training images, chosen by the hash of their names, '
+                     'are for validation')
+    notes += FITTERS[kind](cfg, layout)
+    notes += fit_splits(cfg, layout)
+    # A small set is trained with other batches than eight GPUs': the rate follows.
+    if 'base_batch_size' in (cfg.get('auto_scale_lr') or {}):
+        cfg.auto_scale_lr.enable = True
+    return notes
+
+
+def kind_of_experiment(cfg: Config) -> str:
+    if cfg.get('default_scope') == 'mmseg':
+        return SEGMENTATION
+    return PANOPTIC if 'panoptic_head' in cfg.model else DETECTION
+
+
+# -- validation images out of the training images ----------------------------------------------
+
+def held_out(name: str, share: float) -> bool:
+    """Whether an image is for validation: always the same ones, however many others there are."""
+    digest = hashlib.sha256(Path(name).stem.encode()).digest()
+    return int.from_bytes(digest[:8], 'big') < share * 2**64
+
+
+def hold_out(layout: Layout, share: float, folder: Path):
+    """Split train by the images' names into train and val."""
+    train = layout.splits['train']
+    if layout.kind == SEGMENTATION:
+        names = [path.relative_to(train.images).as_posix() for path in images_in(train.images)]
+        parts = {split: [name for name in names if held_out(name, share) == (split == 'val')]
+                 for split in ('train', 'val')}
+        for split, chosen in parts.items():
+            file = folder / f'{split}.txt'
+            file.write_text(''.join(f'{name}\n' for name in chosen))
+            layout.splits[split] = Split(train.images, file, train.labels)
+    else:
+        content = read_coco(train.annotations, layout.kind == PANOPTIC)
+        parts = {split: [image for image in content['images']
+                         if held_out(image['file_name'], share) == (split == 'val')]
+                 for split in ('train', 'val')}
+        for split, chosen in parts.items():
+            ids = {image['id'] for image in chosen}
+            file = folder / f'{split}_split.json'
+            file.write_text(json.dumps(dict(content, images=chosen, annotations=[
+                a for a in content['annotations'] if a['image_id'] in ids])))
+            layout.splits[split] = Split(train.images, file, train.labels)
+    if not all(parts.values()):
+        raise UserError(f'--val-split {share:g} of {sum(map(len, parts.values()))} images leaves '
+                        'none for one of the two: there are too few images')
+
+
+def images_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob('*') if path.suffix.lower() in IMAGES)
+
+
+# -- detection ---------------------------------------------------------------------------------
+
+def fit_detection(cfg: Config, layout: Layout) -> list[str]:
+    """Boxes, and masks where the experiment learns them and the data has them."""
+    learns_masks = any(step.get('with_mask') for step in steps_of(cfg, 'LoadAnnotations'))
+    classes, notes, findings, checks = layout.classes, [], [], {}
+    for name, split in layout.splits.items():
+        check = CocoCheck(read_coco(split.annotations), split.annotations, split.images, classes)
+        classes, checks[name] = check.classes, check
+        notes += check.notes
+    masks = any(check.with_mask for check in checks.values())
+    for check in checks.values():
+        if learns_masks and masks:
+            check.require_masks()
+        findings += check.findings
+    notes += stop_at_errors(findings)
+    if learns_masks and not masks:
+        without_masks(cfg)
+        notes.append(f'No object has a mask: {cfg.model.type} is trained on boxes alone.')
+    if any(check.stored for check in checks.values()):
+        if any(check.turned for check in checks.values()):
+            raise UserError('the labels of some splits lie on images as stored, those of others as '
+                            'EXIF turns them: store the images turned')
+        for step in steps_of(cfg, 'LoadImageFromFile'):
+            step.color_type = 'color_ignore_orientation'
+    metainfo = dict(classes=classes, palette=palette(len(classes)))
+    for name, check in checks.items():
+        file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
+        file.write_text(json.dumps(check.content))
+        set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
+                  data_prefix=dict(img=f'{check.folder}/'))
+        for metric in metrics_of(cfg, name):
+            metric.ann_file = str(file)
+    fit_heads(cfg.model, num_classes=len(classes))
+    return notes
+
+
+def without_masks(cfg: Config):
+    """Mask R-CNN as Faster R-CNN, a cascade with masks as one without."""
+    model = cfg.model
+    if model.type == 'MaskRCNN':
+        model.type = 'FasterRCNN'
+    for part in ('mask_roi_extractor', 'mask_head'):
+        model.roi_head.pop(part, None)
+    model.data_preprocessor.pop('pad_mask', None)
+    for step in steps_of(cfg, 'LoadAnnotations'):
+        step.with_mask = False
+    for split in LOADERS:
+        for metric in metrics_of(cfg, split):
+            if metric.type.endswith('CocoMetric'):
+                metric.metric = 'bbox'
+
+
+# -- segmentation ------------------------------------------------------------------------------
+
+def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
+    """Label maps, whose values stand for what the layout says."""
+    if not layout.classes:  # ADE20K itself
+        for name, split in layout.splits.items():
+            set_paths(cfg, name, data_prefix=dict(
+                img_path=str(split.images), seg_map_path=str(split.labels)))
+        return ["The classes are the experiment's own."]
+    metainfo = dict(classes=layout.classes, palette=palette(len(layout.classes)))
+    for name, split in layout.splits.items():
+        set_paths(cfg, name, type='LabelMaps', metainfo=metainfo,
+                  ann_file=str(split.annotations or ''), drop=('img_suffix', 'seg_map_suffix',
+                                                              'reduce_zero_label'),
+                  data_prefix=dict(img_path=str(split.images), seg_map_path=str(split.labels)))
+    values = {**layout.values, **dict.fromkeys(layout.ignore, 255)}
+    for step in steps_of(cfg, 'LoadLabels'):
+        step['values'] = values  # (a dict's own method has that name)
+    fit_heads(cfg.model, num_classes=len(layout.classes))
+    return []
+
+
+# -- panoptic ----------------------------------------------------------------------------------
+
+def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
+    """Things first among the classes, then stuff, as panoptic heads number them."""
+    kinds = None
+    for name, split in layout.splits.items():
+        content = read_coco(split.annotations, panoptic=True)
+        categories = content['categories']
+        if any('isthing' not in category for category in categories):
+            raise UserError(f'{split.annotations}: its categories do not say which are things '
+                            '(isthing: 0 or 1)')
+        things, stuff = ([c['name'] for c in categories if bool(c['isthing']) is thing]
+                         for thing in (True, False))
+        kinds = kinds or (things, stuff)
+        if kinds != (things, stuff):
+            raise UserError(f'{split.annotations} has other categories than '
+                            f'{layout.splits["train"].annotations}, or in another order')
+        content['categories'] = sorted(categories, key=lambda c: not c['isthing'])
+        file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
+        file.write_text(json.dumps(content))
+        metainfo = dict(classes=tuple(things + stuff), thing_classes=tuple(things),
+                        stuff_classes=tuple(stuff), palette=palette(len(things + stuff)))
+        set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
+                  data_prefix=dict(img=f'{split.images}/', seg=f'{split.labels}/'))
+        key = f'{name}_evaluator'
+        # Boxes and masks are scored with a file of their own, which the layout has no place for.
+        kept = [metric for metric in metrics_of(cfg, name) if metric.type == 'PanopticQuality']
+        for metric in kept:
+            metric.update(ann_file=str(file), seg_prefix=f'{split.labels}/')
+        if kept:
+            cfg[key] = kept
+    things, stuff = kinds
+    fit_heads(cfg.model, num_things_classes=len(things), num_stuff_classes=len(stuff))
+    return [f'{len(things)} kinds of things, {len(stuff)} of stuff']
+
+
+FITTERS = {DETECTION: fit_detection, SEGMENTATION: fit_segmentation, PANOPTIC: fit_panoptic}
+
+
+# -- the config's parts ------------------------------------------------------------------------
+
+def fit_heads(node, **numbers: int):
+    """Set the numbers of classes of all heads below, and weights that are one for each class."""
+    for key, value in node.items():
+        if key in ('rpn_head', 'semantic_head'):
+            continue
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if not isinstance(part, dict):
+                continue
+            if key.endswith('head'):
+                part.update({name: number for name, number in numbers.items() if name in part})
+                loss = part.get('loss_cls') or {}
+                if isinstance(loss.get('class_weight'), list):  # the last is for "no object"
+                    loss['class_weight'] = [1.] * sum(numbers.values()) + loss['class_weight'][-1:]
+            fit_heads(part, **numbers)
+
+
+def steps_of(cfg: Config, kind: str) -> Iterator[ConfigDict]:
+    """All steps of a type in all pipelines: of data sets, of nested transforms, of --tta."""
+    def walk(node):
+        if isinstance(node, dict):
+            if str(node.get('type')).rpartition('.')[2] == kind:
+                yield node
+            for value in node.values():
+                yield from walk(value)
+        elif isinstance(node, list | tuple):
+            for value in node:
+                yield from walk(value)
+
+    for key in (*LOADERS.values(), 'tta_pipeline'):
+        yield from walk(cfg.get(key))
+
+
+def leaves(dataset) -> Iterator[ConfigDict]:
+    """The data sets behind a config's wrappers."""
+    if 'dataset' in dataset:
+        yield from leaves(dataset.dataset)
+    elif 'datasets' in dataset:
+        for part in dataset.datasets:
+            yield from leaves(part)
+    else:
+        yield dataset
+
+
+def set_paths(cfg: Config, split: str, drop=(), **values):
+    """Entries of a split's data set; paths are whole."""
+    loader = cfg.get(LOADERS[split])
+    if not loader:
+        return
+    for dataset in leaves(loader.dataset):
+        for key in ('indices', *drop):
+            dataset.pop(key, None)
+        dataset.data_root = ''
+        for key, value in values.items():
+            dataset[key] = value
+
+
+def metrics_of(cfg: Config, split: str) -> list:
+    metrics = cfg.get(f'{split}_evaluator') or []
+    return [metrics] if isinstance(metrics, dict) else list(metrics)
+
+
+def fit_splits(cfg: Config, layout: Layout) -> list[str]:
+    """Do without what the data does not have: no validation, or no test set of its own."""
+    if 'val' in layout.splits and 'test' not in layout.splits:
+        cfg.test_dataloader = copy_of(cfg.val_dataloader)
+        cfg.test_evaluator = copy_of(cfg.val_evaluator)
+    if 'val' in layout.splits:
+        return []
+    for key in ('val_dataloader', 'val_evaluator', 'val_cfg'):
+        cfg[key] = None
+    cfg.default_hooks.checkpoint.pop('save_best', None)
+    cfg.default_hooks.checkpoint.pop('rule', None)
+    if 'test' not in layout.splits:
+        for key in ('test_dataloader', 'test_evaluator', 'test_cfg'):
+            cfg[key] = None
+    return [f'{layout.source} has no val: nothing is scored in training. --val-split 0.1 scores on '
+            'a tenth of the training images and trains without them.']
+
+
+def copy_of(node):
+    if isinstance(node, dict):
+        return type(node)({key: copy_of(value) for key, value in node.items()})
+    return type(node)(copy_of(value) for value in node) if isinstance(node, list) else node
+
+
+def palette(count: int) -> list[list[int]]:
+    """A colour for each class, (R, G, B), as far apart as so many can be."""
+    colors = []
+    for i in range(count):
+        hue, ring = i * 0.618034 % 1, i // 12 % 3
+        colors.append([round(255 * part) for part in
+                       colorsys.hsv_to_rgb(hue, 0.85 - 0.2 * ring, 0.95 - 0.2 * ring)])
+    return colors
+
+
