@@ -10,3 +10,5 @@ from . import checkpoints, dino, fsdp, loading, matching, panoptic, results  # n
 from .experiments import inherit
 
 __all__ = ['inherit']
+
+from . import data  # noqa: E402,F401

@@ -1,0 +1,1 @@
+from . import label_maps  # noqa: F401

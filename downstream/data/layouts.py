@@ -3,7 +3,7 @@ import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML, YAMLError
 
 from ..errors import UserError
 
@@ -94,8 +94,9 @@ def find_layout(source: str, kind: str) -> Layout:
 def in_file(path: Path, kind: str) -> Layout:
     """What a YAML file says: paths are relative to its root, the root is relative to the file."""
     try:
-        said = yaml.safe_load(path.read_text(encoding='utf-8-sig'))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # YAML 1.2, in which a class may be called `no`
+        said = YAML(typ='safe').load(path.read_text(encoding='utf-8-sig'))
+    except (YAMLError, UnicodeDecodeError) as error:
         words = ' '.join(str(error).split())
         raise UserError(f'{path} is not a YAML file: {words}') from None
     check_keys(path, said, {'root', 'classes', 'ignore', *SPLITS}, 'the file')
