@@ -3,7 +3,7 @@
 Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``; those that lie
 elsewhere inherit the project's with ``_base_ = __import__('downstream').inherit(FILE, ...)``.
 """
-from . import checkpoints, dino, fsdp, loading, matching, panoptic, results  # noqa: F401
+from . import data, heads, scoring, training  # noqa: F401
 from .experiments import inherit
 
 __all__ = ['inherit']
