@@ -16,4 +16,5 @@ lint: setup
 	$(VENV)/bin/python -m ruff check .
 
 test: lint
+	@$(PYTHON) tools/setup_env.py --stack $(STACK) --for-tests
 	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)

@@ -3,6 +3,9 @@
 Configs carry ``custom_imports = dict(imports=['backbones', 'downstream'])``; those that lie
 elsewhere inherit the project's with ``_base_ = __import__('downstream').inherit(FILE, ...)``.
 """
+from . import quiet  # noqa: F401  before all that imports mmdet and mmseg
+
+# isort: split
 from . import data, heads, scoring, training  # noqa: F401
 from .experiments import inherit
 

@@ -8,6 +8,7 @@ model scores less than it should.
 import in_venv
 
 # isort: split
+import argparse
 import json
 import os
 import re
@@ -34,7 +35,7 @@ SHOWN = re.compile(r'Epoch\((train|val|test)\)|Average (Precision|Recall)|^[|+]|
 def run_tool(tool: str, *args, log: Path):
     """Run a tool from the repository's root, showing its progress. Its output goes to ``log``."""
     env = {**os.environ, 'DEMO_ROOT': str(OUT / 'data')}
-    command = [sys.executable, '-W', 'ignore', ROOT / 'tools' / tool, *args]
+    command = [sys.executable, ROOT / 'tools' / tool, *args]
     print(f'$ tools/{tool} ' + ' '.join(str(arg).removeprefix(f'{ROOT}/') for arg in args),
           flush=True)
     with log.open('w') as file, subprocess.Popen(
@@ -67,6 +68,7 @@ def run_experiment(name: str) -> dict[str, float]:
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__.split('\n\n')[0]).parse_args()  # --help
     start = time.monotonic()
     make_demo_data(OUT / 'data')
     scores = {name: run_experiment(name) for name in EXPERIMENTS}

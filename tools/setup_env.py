@@ -2,8 +2,11 @@
 """Set up the project's virtual environment: ``python3 tools/setup_env.py [--stack STACK]``.
 
 Installs, in this order: torch; mmcv's compiled ops, built against that very torch; everything
-else, exactly as pinned. Needs nothing but the standard library, a C++ compiler and pip's
+else, exactly as pinned. Then checks that every version is the pinned one and that everything the
+project imports can be imported. Needs nothing but the standard library, a C++ compiler and pip's
 registry. Run again, it returns at once unless a requirement, this file or Python has changed.
+
+With --for-tests it brings what only the tests use: Chromium, in which they open a report.
 
 The ops are the slow part: upstream's build parses torch's headers some hundred times with -O3 -g.
 Here they are parsed once, into a precompiled header, while pip fetches the other packages; the
@@ -15,6 +18,7 @@ it was built for, so that the next clone only installs it. Environment variables
   MAX_JOBS          compiler processes at a time (default: one a core)
 """
 import argparse
+import ast
 import contextlib
 import fcntl
 import hashlib
@@ -60,6 +64,30 @@ print('.'.join(map(str, torch.cuda.get_device_capability())) if gpu else '')
 print(torch.version.cuda or '')
 print(CUDA_HOME or '')
 print(' '.join('-isystem ' + p for p in include_paths()))
+"""
+# Runs in the new environment, with requirements NAME==VERSION: the first that is not there so.
+CHECK_VERSIONS = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for name, wanted in (line.split('==') for line in sys.argv[1:]):
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        found = 'none'
+    if wanted != (found if '+' in wanted else found.split('+')[0]):
+        sys.exit(f'{name} is pinned to {wanted}; installed is {found}')
+"""
+# Runs in the new environment, with names of modules: the last one printed is the one that failed,
+# even where it took the process down with it.
+CHECK_IMPORTS = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(name, file=sys.stderr, flush=True)
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        words = ' '.join(str(error).split())
+        sys.exit(f'{name}\\n{type(error).__name__}: {words}')
 """
 # The compiler's command line as setuptools will use it (flags of this Python, then CFLAGS).
 COMPILER = """
@@ -114,21 +142,45 @@ def missing_system_packages():
     return missing
 
 
+def with_reasons(packages) -> str:
+    return '; '.join(f'{name} ({why})' for name, why in packages.items())
+
+
+def apt_install(packages) -> bool:
+    """Install Debian packages, {name: why}, where there is apt and it may; whether that was so."""
+    if not shutil.which('apt-get') or os.geteuid() != 0:
+        return False
+    say(f'installing with apt: {with_reasons(packages)}')
+    env = dict(os.environ, DEBIAN_FRONTEND='noninteractive')
+    run(['apt-get', 'update', '-q'], env=env)
+    run(['apt-get', 'install', '-q', '-y', '--no-install-recommends', *packages], env=env)
+    return True
+
+
 def ensure_system_packages():
     missing = missing_system_packages()
     if not missing:
         return
-    reasons = '; '.join(f'{name} ({why})' for name, why in missing.items())
-    if shutil.which('apt-get') and os.geteuid() == 0:
-        say(f'installing with apt: {reasons}')
-        env = dict(os.environ, DEBIAN_FRONTEND='noninteractive')
-        run(['apt-get', 'update', '-q'], env=env)
-        run(['apt-get', 'install', '-q', '-y', '--no-install-recommends', *missing], env=env)
+    reasons = with_reasons(missing)
+    if apt_install(missing):
         missing = missing_system_packages()
     if missing:
         names = ' '.join(missing)
         raise SetupError(f'system packages are missing: {reasons}.\n'
                          f'On Debian or Ubuntu: sudo apt-get install {names}')
+
+
+def ensure_browser():
+    """Chromium, for the tests. They skip what needs it where it cannot be had, so nothing fails."""
+    if shutil.which('chromium'):
+        return
+    try:
+        if apt_install({'chromium': 'a test opens a report in it'}):
+            return
+        reason = 'to have it on Debian: sudo apt-get install chromium'
+    except SetupError as error:  # no network, or Ubuntu, whose apt has it as a snap only
+        reason = str(error)
+    say(f'no Chromium: the test that opens a report in a browser is skipped ({reason})')
 
 
 # -- mmcv's operations -------------------------------------------------------------------------
@@ -315,6 +367,51 @@ def fingerprint(names) -> str:
     return digest.hexdigest()
 
 
+def imported_modules(root: Path) -> dict[str, str]:
+    """{module: a file that imports it} of the modules from elsewhere that the project imports."""
+    files = [path for folder in ('backbones', 'downstream', 'tools', 'tests')
+             for path in sorted((root / folder).rglob('*.py'))]
+    own = {'backbones', 'downstream', *(path.stem for path in files)}
+    found = {}
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+            names = ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
+                     [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
+            for name in names:
+                if name.split('.')[0] not in sys.stdlib_module_names | own:
+                    found.setdefault(name, str(path.relative_to(root)))
+    return found
+
+
+def check_environment(venv: Path, requirements):
+    """What `pip check` would be for, which cannot come out clean here.
+
+    It misses opencv-python, in whose place opencv-python-headless is installed on purpose, and
+    packages that others declare but never import (requirements.txt). What counts is that each
+    package has the version that it is pinned to, and that what the project imports can be.
+
+    Raises:
+        SetupError: names the first package or module with which that is not so.
+    """
+    again = f'Delete {venv.name} and run this again.'
+
+    def words(check, *args):
+        done = subprocess.run([python_of(venv), '-W', 'ignore', '-c', check, *args], cwd=ROOT,
+                              text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        return done.returncode, done.stderr.strip().splitlines()
+
+    status, said = words(CHECK_VERSIONS, *requirements)
+    if status:
+        raise SetupError(f'{said[-1] if said else f"status {status}"}. {again}')
+    modules = imported_modules(ROOT)
+    # ours last: they take what mmdet and mmseg register
+    status, said = words(CHECK_IMPORTS, *modules, 'backbones', 'downstream')
+    if status:
+        name, error = said[-2:] if status == 1 else (said[-1], f'the process ended with {status}')
+        raise SetupError(f'{name}, which {modules.get(name, "the project")} imports, cannot be '
+                         f'imported: {error}. {again}')
+
+
 def set_up(stack: str):
     folder, names = STACKS[stack]
     venv = ROOT / folder
@@ -346,6 +443,7 @@ def set_up(stack: str):
     with ThreadPoolExecutor(1) as pool:
         installation = pool.submit(pip, venv, 'install', '-q', '--no-deps', *others)
         install_ops(venv, mmcv, installation.result)
+    check_environment(venv, requirements)
     stamp.write_text(wanted)
     say(f'{folder} is ready after {time.monotonic() - start:.0f} s')
 
@@ -354,12 +452,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--stack', choices=STACKS, default='onedl',
                         help='the maintained forks (default) or the original OpenMMLab packages')
+    parser.add_argument('--for-tests', action='store_true',
+                        help='bring Chromium too, where apt may install it')
     args = parser.parse_args()
     lock_path = ROOT / (STACKS[args.stack][0] + '.lock')
     try:
         with lock_path.open('w') as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # `make test` and `make demo` may start together
             set_up(args.stack)
+            if args.for_tests:
+                ensure_browser()
     except SetupError as error:
         sys.exit(f'[setup] {error}')
 

@@ -45,6 +45,7 @@ STYLE = {
         ['text.color', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color',
          'grid.color'], INK)}
 MANY = 8  # classes or lines that one chart can hold
+MAIN_SCORES = 'bbox_mAP', 'segm_mAP', 'mIoU', 'PQ'  # those that papers compare models by
 
 
 # -- what a work dir holds ---------------------------------------------------------------------
@@ -105,10 +106,14 @@ class Run:
         self.metrics = [key for key in dict.fromkeys(key for row in self.val for key in row)
                         if key not in ('step', 'at', 'when')
                         and any(math.isfinite(row.get(key, math.nan)) for row in self.val)]
-        wanted = (self.cfg.get('default_hooks', {}).get('checkpoint') or {}).get('save_best')
-        self.main = wanted if wanted in self.metrics else next(iter(self.metrics), None)
+        keeps = self.cfg.get('default_hooks', {}).get('checkpoint') or {}
+        wanted, rule = (  # of several, the first
+            value[0] if isinstance(value, (list, tuple)) and value else value
+            for value in (keeps.get('save_best'), keeps.get('rule')))
+        self.main = wanted if wanted in self.metrics else main_score(self.metrics)
         scored = [row for row in self.val if math.isfinite(row.get(self.main, math.nan))]
-        self.best = max(scored, key=lambda row: row[self.main]) if scored else None
+        best = min if self.main == wanted and rule == 'less' else max
+        self.best = best(scored, key=lambda row: row[self.main]) if scored else None
 
     @property
     def length(self) -> str:
@@ -134,7 +139,9 @@ class Run:
     @property
     def test_command(self) -> str:
         """What writes the predictions that this page lacks."""
-        checkpoint = self.checkpoint('best_*.pth', 'last_checkpoint') or 'CHECKPOINT'
+        # best_METRIC_epoch_3.pth; the run may have kept the best of other metrics too
+        best = f'best_{(self.main or "").replace("/", "_")}_[ei]*.pth'
+        checkpoint = self.checkpoint(best, 'best_*.pth', 'last_checkpoint') or 'CHECKPOINT'
         return shlex.join(map(str, [
             'tools/test.py', self.config_file, checkpoint, '--work-dir', self.folder / 'test',
             '--out', self.folder / 'results.pkl']))
@@ -304,6 +311,12 @@ def metric_group(key: str) -> str:
     return re.sub(r'_(mAP|th$|st$).*', '', key) if '/' in key else ''
 
 
+def main_score(keys) -> str | None:
+    """The one of several scores that stands for all: what papers compare, else the first."""
+    return next((key for name in MAIN_SCORES for key in keys if key.split('/')[-1] == name),
+                next(iter(keys), None))
+
+
 def curve_charts(runs: list[Run]) -> list:
     """One run: its loss terms and all scores. Several: the loss and the main scores of each."""
     colors = {run.name: run.color for run in runs}
@@ -320,11 +333,12 @@ def curve_charts(runs: list[Run]) -> list:
     else:
         charts = [line_chart('Training loss (log scale)', {
             run.name: curve(run.train, 'loss') for run in runs}, yscale='log', colors=colors)]
-        firsts = {}
+        groups = {}
         for run in runs:
             for key in run.metrics:
-                firsts.setdefault(metric_group(key), key)
-        for key in firsts.values():
+                groups.setdefault(metric_group(key), []).append(key)
+        for keys in groups.values():
+            key = next((run.main for run in runs if run.main in keys), main_score(keys))
             charts.append(line_chart(f'Validation: {key}', {
                 run.name: curve(run.val, key) for run in runs if key in run.metrics},
                 ylabel='%', colors=colors))

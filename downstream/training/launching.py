@@ -14,6 +14,7 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from mmengine.utils import import_modules_from_strings
 
+from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
 
@@ -233,7 +234,9 @@ def without_sync_bn(node):
 
 
 def build_runner(cfg):
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.logger.addFilter(quiet.keep)
+    return runner
 
 
 def leave_processes():

@@ -3,9 +3,11 @@ import importlib.util
 import os
 import re
 import sys
+from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'setup_env.py')
@@ -29,6 +31,29 @@ def test_requirements_are_exact_and_headless(stack):
     assert 'torchvision' not in names and 'timm' not in names
 
 
+@pytest.fixture(scope='module')
+def pins():
+    """{name: version} of the stack that these tests run with."""
+    stack = 'onedl' if importlib.util.find_spec('mmcv') and any(
+        'onedl' in name for name in importlib.metadata.packages_distributions()['mmcv']
+    ) else 'openmmlab'
+    return dict(line.lower().split('==')
+                for line in setup_env.read_requirements(setup_env.STACKS[stack][1]))
+
+
+def test_what_packages_ask_for_is_pinned(pins):
+    """All but what is left out on purpose: what `pip check` may still miss."""
+    asked = {}
+    for name in pins.keys() - {'torch'}:  # (with which pip brings what it needs)
+        for text in requires(name) or ():
+            requirement = Requirement(text)
+            pin = pins.get(requirement.name.lower())
+            if ((requirement.marker is None or requirement.marker.evaluate({'extra': ''}))
+                    and (pin is None or pin not in requirement.specifier)):
+                asked.setdefault(requirement.name, []).append(name)
+    assert asked.keys() <= {'opencv-python', 'imagecorruptions-imaug'}, asked
+
+
 def test_names_a_missing_compiler(monkeypatch):
     monkeypatch.setenv('CXX', 'no-such-compiler -m64')
     monkeypatch.setattr(os, 'geteuid', lambda: 1000)
@@ -47,6 +72,92 @@ def test_installs_what_is_missing_when_it_may(monkeypatch):
     with pytest.raises(setup_env.SetupError):  # it is still not there: nothing was really run
         setup_env.ensure_system_packages()
     assert ran[0][:2] == ['apt-get', 'update'] and 'g++' in ran[1]
+
+
+@pytest.mark.parametrize('apt, root, fails, words', [
+    (True, 0, False, 'installing with apt: chromium'),
+    (True, 0, True, r'Unable to locate package chromium'),
+    (True, 1000, False, 'to have it on Debian: sudo apt-get install chromium'),
+    (False, 0, False, 'to have it on Debian')])
+def test_a_browser_where_that_is_possible(apt, root, fails, words, monkeypatch, capsys):
+    """It is installed or named, and never stops the set-up."""
+    monkeypatch.setattr(os, 'geteuid', lambda: root)
+    monkeypatch.setattr(setup_env.shutil, 'which',
+                        lambda name: '/usr/bin/apt-get' if apt and name == 'apt-get' else None)
+    ran = []
+
+    def run(command, **_):
+        ran.append(command)
+        if fails:
+            raise setup_env.SetupError('`apt-get` failed:\nE: Unable to locate package chromium')
+
+    monkeypatch.setattr(setup_env, 'run', run)
+    setup_env.ensure_browser()
+    said = capsys.readouterr().out
+    assert re.search(words, said)
+    assert ('is skipped' in said) == (not ran or fails)
+    assert bool(ran) == (apt and root == 0) and all('sudo' not in command for command in ran)
+
+
+def test_only_the_tests_bring_a_browser(monkeypatch, tmp_path):
+    for folder in '.venv', '.venv-openmmlab':
+        (tmp_path / folder).mkdir()
+    done = []
+    monkeypatch.setattr(setup_env, 'ROOT', tmp_path)
+    monkeypatch.setattr(setup_env, 'set_up', done.append)
+    monkeypatch.setattr(setup_env, 'ensure_browser', lambda: done.append('browser'))
+    for arguments in [], ['--for-tests']:
+        monkeypatch.setattr(sys, 'argv', ['setup_env.py', *arguments])
+        setup_env.main()
+    assert done == ['onedl', 'onedl', 'browser']
+    makefile = (ROOT / 'Makefile').read_text()
+    assert re.findall(r'^(\w+):(?:(?!\n\w).)*--for-tests', makefile, re.M | re.S) == ['test']
+
+
+def test_the_environment_is_checked(tmp_path, monkeypatch):
+    """The environment at hand is as it should be; each thing that is not is named."""
+    here = tmp_path / 'venv'
+    script(here / 'bin' / 'python', f'exec {sys.executable} "$@"')
+    version = distribution('pytest').version
+    for folder in 'backbones', 'downstream', 'tools', 'tests':
+        (tmp_path / folder).mkdir()
+    (tmp_path / 'tools' / 'tool.py').write_text(
+        'import os.path, broken, backbones.x\nfrom json import loads\nfrom tool import y\n'
+        'def f():\n    from pytest import raises\n    from .z import z\n')
+    for name in 'backbones', 'downstream':
+        (tmp_path / name / '__init__.py').write_text('import numpy\n')
+    (tmp_path / 'broken.py').write_text('')
+    monkeypatch.setattr(setup_env, 'ROOT', tmp_path)
+    assert setup_env.imported_modules(tmp_path) == {
+        'numpy': 'backbones/__init__.py', 'broken': 'tools/tool.py', 'pytest': 'tools/tool.py'}
+    setup_env.check_environment(here, [f'pytest=={version}'])
+
+    def message(*requirements):
+        with pytest.raises(setup_env.SetupError) as caught:
+            setup_env.check_environment(here, [*requirements, f'pytest=={version}'])
+        assert 'Delete venv and run this again' in str(caught.value)
+        return str(caught.value)
+
+    assert message('pytest==0.1').startswith(f'pytest is pinned to 0.1; installed is {version}.')
+    assert message('no-such-package==1').startswith(
+        'no-such-package is pinned to 1; installed is none.')
+    (tmp_path / 'broken.py').write_text('raise ImportError("libGL.so.1: cannot open\\nfile")')
+    assert message().startswith('broken, which tools/tool.py imports, cannot be imported: '
+                                'ImportError: libGL.so.1: cannot open file.')
+    (tmp_path / 'broken.py').write_text('import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)')
+    assert message().startswith('broken, which tools/tool.py imports, cannot be imported: '
+                                'the process ended with -11.')
+    (tmp_path / 'broken.py').write_text('')
+    (tmp_path / 'downstream' / '__init__.py').write_text('1 / 0')
+    assert message().startswith('downstream, which the project imports, cannot be imported: '
+                                'ZeroDivisionError')
+
+
+def test_all_that_is_imported_is_found():
+    found = setup_env.imported_modules(ROOT)
+    assert {'torch', 'mmcv.ops', 'mmdet.models.detectors', 'cv2', 'hotcoco.panoptic',
+            'pytest'} <= found.keys()
+    assert not {'backbones', 'downstream', 'golden_utils', 'in_venv', 'os'} & found.keys()
 
 
 def test_nothing_changed_nothing_done(monkeypatch, tmp_path):

@@ -55,19 +55,25 @@ def rows_of(page: str) -> dict[str, list[str]]:
     return rows
 
 
-def work_dir(config: Path, name='run', **options) -> Path:
-    """What a training run leaves, without the training: two sessions, the second resumed."""
+def work_dir(config: Path, name='run', scores=None, **options) -> Path:
+    """What a training run leaves, without the training: two sessions, the second resumed.
+
+    Args:
+        scores: of each session's one validation, {name: value}, if not the main one's alone.
+    """
     cfg = Config.fromfile(config)
     cfg.merge_from_dict(options)
     folder = Path(name)
-    for session, first in ('20260101_000000', 0), ('20260101_010000', 10):
+    sessions = ('20260101_000000', 0), ('20260101_010000', 10)
+    for number, (session, first) in enumerate(sessions):
         vis_data = folder / session / 'vis_data'
         vis_data.mkdir(parents=True)
         cfg.dump(vis_data / 'config.py')
         rows = [dict(loss=10. + first, loss_cls=4., lr=0.1, step=step, iter=step, epoch=step // 10)
                 for step in range(first + 5, first + 25, 5)]
         key = 'coco/bbox_mAP' if cfg.default_scope == 'mmdet' else 'mIoU'
-        rows.insert(2, {key: 0.01 * (first + 1), 'step': rows[1]['epoch'], 'time': 0.1})
+        found = scores[number] if scores else {key: 0.01 * (first + 1)}
+        rows.insert(2, {**found, 'step': rows[1]['epoch'], 'time': 0.1})
         (vis_data / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)) + '\n{"loss": 1')
         (folder / session / f'{session}.log').write_text(
             '2026/01/01 00:00:00 - mmengine - INFO - \n' + '-' * 60 + '\nSystem environment:\n'
@@ -249,6 +255,50 @@ def test_two_runs(detection):
     assert 'second: The model cannot be built here' in page
     assert ('tools/test.py second/20260101_010000/vis_data/config.py CHECKPOINT --work-dir '
             'second/test --out second/results.pkl') in page
+
+
+def charts_of(*folders) -> set[str]:
+    """The scores by which a page compares runs."""
+    runs = [report.Run(folder) for folder in folders]
+    for run in runs:
+        run.color = report.COLORS[0]
+    titles = [title for title, *_ in report.curve_charts(runs)]
+    return {title.split(': ')[1] for title in titles if title.startswith('Validation: ')}
+
+
+# As mmseg, mmdet and the panoptic evaluator log them: (task, scores, the main one of each chart).
+LOGGED = [
+    ('segmentation', ('aAcc', 'mIoU', 'mAcc'), {'mIoU'}),
+    ('detection', ('coco/segm_mAP_50', 'coco/segm_mAP', 'coco/bbox_mAP_50', 'coco/bbox_mAP'),
+     {'coco/bbox_mAP', 'coco/segm_mAP'}),
+    ('detection', ('coco_panoptic/PQ_st', 'coco_panoptic/PQ_th', 'coco_panoptic/PQ'),
+     {'coco_panoptic/PQ'})]
+
+
+@pytest.mark.parametrize('task, names, charts', LOGGED)
+def test_the_main_score(task, names, charts, request):
+    """It is what several runs are compared by, and what says which validation was the best."""
+    config = request.getfixturevalue(task)
+    # all but the main score get worse
+    scores = [{name: 0.5 for name in names}, {name: 0.1 for name in names}]
+    main = sorted(charts)[0]
+    scores[1][main] = 0.9
+    runs = [work_dir(config, name, scores) for name in ('first', 'second')]
+    run = report.Run(runs[0])
+    assert run.main == main and run.best is run.val[1]
+    assert charts_of(*runs) == charts
+    # a person who keeps the best of another score wants that one
+    other = [work_dir(config, name, scores, **{'default_hooks.checkpoint.save_best': [names[0]],
+                                               'default_hooks.checkpoint.rule': 'less'})
+             for name in ('third', 'fourth')]
+    run = report.Run(other[0])
+    assert run.main == names[0] and run.best is run.val[1]  # here, the less the better
+    assert names[0] in charts_of(*other)
+    for best in main, names[0]:
+        (other[0] / f'best_{best.replace("/", "_")}_iter_4.pth').touch()
+    (other[0] / f'best_{names[0].replace("/", "_")}_x_iter_4.pth').touch()  # another, and newer
+    assert f' third/best_{names[0].replace("/", "_")}_iter_4.pth ' in report.Run(
+        other[0]).test_command
 
 
 def test_data_is_gone(detection, coco):

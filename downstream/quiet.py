@@ -1,0 +1,65 @@
+"""Hides what the libraries remark about themselves, so that what a person reads is about their run.
+
+Each remark is named here, with the reason why nobody who trains or tests a model can do anything
+about it; all others stay. ``downstream`` imports this before mmdet and mmseg, whose first import is
+the loudest. Worker processes have it too: forked ones as they are, spawned ones because they import
+the tool first.
+"""
+import functools
+import logging
+import re
+import warnings
+
+import mmengine.logging
+
+# Python warnings of these libraries, by the beginning of their message.
+LIBRARIES = r'(mmdet|mmseg|mmengine|torch)\.'
+WARNINGS = (
+    # mmdet has a second, optional evaluator; no experiment names it.
+    'faster_coco_eval is not installed',
+    # Said of every cross entropy and every hook that draws nothing: mmseg's defaults, with which
+    # the published models were trained.
+    'Default ``avg_non_ignore`` is False',
+    'The draw is False, it means that the hook for visualization will not take effect',
+    # mmdet's losses, heads and position encodings, about their own code.
+    'To copy construct from a tensor, it is recommended to use',
+    'DeprecationWarning: `num_anchors` is deprecated',
+    'torch.meshgrid: in an upcoming release',
+    # mmengine's drawing: a box that ends at the image's border counts as outside.
+    'Warning: The bbox is out of bounds',
+    'Warning: The polygon is out of bounds',
+)
+# Lines of mmengine's log.
+LOGGED = re.compile('|'.join((
+    # mmengine warns of what its own CheckpointHook uses.
+    '"FileClient" will be deprecated in future',
+    '"HardDiskBackend" is the alias of "LocalBackend"',
+    # mmseg's scores have no prefix (mIoU); the dumps of predictions have no scores.
+    'The prefix is not set in metric class',
+)))
+# The forks can read another data format. Where its package is missing they say so at level DEBUG,
+# but to no logger: that is printed, whatever the level.
+PRINTED = 'Could not import OneDL'
+
+
+def keep(record: logging.LogRecord) -> bool:
+    """A logging filter: False for mmengine's remarks about itself."""
+    return not LOGGED.match(str(record.msg))
+
+
+def ignore(message: str):
+    warnings.filterwarnings('ignore', message=re.escape(message), module=LIBRARIES)
+
+
+upstream = mmengine.logging.print_log
+
+
+@functools.wraps(upstream)
+def print_log(msg, logger=None, *args, **kwargs):
+    if logger is not None or not str(msg).startswith(PRINTED):
+        upstream(msg, logger, *args, **kwargs)
+
+
+for message in WARNINGS:
+    ignore(message)
+mmengine.logging.print_log = print_log  # for the modules that are imported from here on
