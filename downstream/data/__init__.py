@@ -1,1 +1,2 @@
-from . import label_maps  # noqa: F401
+"""A person's files become a data set: their checks, their loading, and data that is made."""
+from . import label_maps, loading, panoptic  # noqa: F401

@@ -10,6 +10,7 @@ from mmengine.config import Config, ConfigDict
 from ..errors import UserError
 from .coco import CocoCheck, read_coco
 from .findings import stop_at_errors
+from .label_maps import LabelMaps, check_label_maps
 from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 
 LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
@@ -169,7 +170,11 @@ def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
     for step in steps_of(cfg, 'LoadLabels'):
         step['values'] = values  # (a dict's own method has that name)
     fit_heads(cfg.model, num_classes=len(layout.classes))
-    return []
+    return stop_at_errors([finding for split in layout.splits.values() for finding in
+                           check_label_maps(LabelMaps(
+                               ann_file=str(split.annotations or ''), lazy_init=True,
+                               data_prefix=dict(img_path=str(split.images),
+                                                seg_map_path=str(split.labels))), values)])
 
 
 # -- panoptic ----------------------------------------------------------------------------------

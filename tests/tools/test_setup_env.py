@@ -51,7 +51,7 @@ def test_what_packages_ask_for_is_pinned(pins):
             if ((requirement.marker is None or requirement.marker.evaluate({'extra': ''}))
                     and (pin is None or pin not in requirement.specifier)):
                 asked.setdefault(requirement.name, []).append(name)
-    assert asked.keys() <= {'opencv-python', 'imaug'}, asked
+    assert asked.keys() <= {'opencv-python', 'imagecorruptions-imaug'}, asked
 
 
 def test_names_a_missing_compiler(monkeypatch):
