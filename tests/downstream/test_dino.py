@@ -59,6 +59,7 @@ def narrower(name, shape):
     return [*shape[:1], *map(width, shape[1:])] if re.match(r'input_proj\.\d\.0', name) else shape
 
 
+@pytest.mark.golden
 def test_matches_the_release():
     """Logits and boxes of the authors' detector, all 900 queries, with --keep-classes.
 
