@@ -6,7 +6,7 @@ elsewhere inherit the project's with ``_base_ = __import__('downstream').inherit
 from . import quiet  # noqa: F401  before all that imports mmdet and mmseg
 
 # isort: split
-from . import checkpoints, dino, fsdp, loading, matching, panoptic, results  # noqa: F401
+from . import data, heads, scoring, training  # noqa: F401
 from .experiments import inherit
 
 __all__ = ['inherit']

@@ -8,6 +8,7 @@ HERE = Path(__file__).resolve().parent
 # Inside this package once it is installed (setup.py), beside it in a checkout.
 CONFIGS = next((path for path in (HERE / 'configs', HERE.parent / 'configs') if path.is_dir()),
                HERE / 'configs')
+ROOT = CONFIGS.parent  # the checkout
 
 
 def inherit(*names: str) -> list[str]:

@@ -7,6 +7,7 @@ os.environ.setdefault('GOMP_SPINCOUNT', '20000')  # as tools/train.py, before to
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 COMMON = '''
@@ -128,6 +129,17 @@ default_hooks = dict(
     visualization=dict(type='{0}VisualizationHook'))
 visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 '''
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Run from another directory, on one thread: more would wait for each other on tiny maps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('LOCAL_RANK', '0')  # train.py sets it; monkeypatch takes it back
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 On generated data always; on COCO and ADE20K where there are some.
 """
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from mmengine.registry import DATASETS, DefaultScope
 from mmengine.structures import InstanceData, PixelData
 from mmengine.utils import import_modules_from_strings
 
+from downstream.data.generated import make_demo_data
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / 'tools'))
-from make_demo_data import make_demo_data  # noqa: E402
 
 
 @pytest.fixture(scope='module')

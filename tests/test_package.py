@@ -48,7 +48,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 cfg = Config.fromfile('my_upernet.py')  # nobody has imported downstream yet
 import downstream
-from downstream.results import CONFIGS, deviations
+from downstream.scoring.records import CONFIGS, deviations
 with DefaultScope.overwrite_default_scope(cfg.default_scope):
     model = MODELS.build(cfg.model)
 print(*(Path(package.__file__).parents[1] for package in (backbones, downstream)), CONFIGS,

@@ -3,29 +3,23 @@
 import in_venv  # noqa: F401
 
 # isort: split
-from pathlib import Path
-
 from mmengine.dist import get_world_size
-from mmengine.registry import MODELS, OPTIMIZERS
-from mmengine.runner import find_latest_checkpoint
 
-from backbones.base import Backbone
-from backbones.pretrained import TRUSTED
-from downstream.checkpoints import CheckFits
-from downstream.checks import check_data
-from downstream.draws import SameDraws
-from downstream.errors import UserError, one_message
-from downstream.launch import (
+from downstream.data.checks import check_data
+from downstream.errors import one_message
+from downstream.training.checkpoints import CheckFits
+from downstream.training.flags import about_weights, apply_flags
+from downstream.training.launching import (
     build_runner,
     fit_launcher,
     fit_precision,
     fit_strategy,
-    has_accelerator,
     leave_processes,
     load_config,
     make_parser,
     parse,
 )
+from downstream.training.seeds import SameDraws
 
 
 def parse_args(argv):
@@ -37,54 +31,6 @@ def parse_args(argv):
                         help="scale the learning rate with the batch size over the config's "
                              'auto_scale_lr.base_batch_size')
     return parse(parser, argv)
-
-
-def apply_flags(cfg, args):
-    """Set in the config what the flags ask for. Returns the lines to log about it."""
-    optimizer = cfg.optim_wrapper.get('optimizer', {}).get('type')
-    if isinstance(optimizer, str) and OPTIMIZERS.get(optimizer) is None:
-        raise UserError(f'optim_wrapper.optimizer: there is no optimizer {optimizer!r}')
-    if args.amp:
-        if not has_accelerator():
-            raise UserError('--amp: mixed precision needs a GPU, and there is none here; without '
-                            '--amp training runs in float32')
-        wrapper = cfg.optim_wrapper.get('type', 'OptimWrapper')
-        if wrapper not in ('OptimWrapper', 'AmpOptimWrapper'):
-            raise UserError(f'--amp: takes the place of OptimWrapper, but the config has {wrapper}')
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
-    if args.auto_scale_lr:
-        if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
-            raise UserError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
-        cfg.auto_scale_lr.enable = True
-    if args.resume:
-        cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
-    backbone = cfg.model.get('backbone') or {}
-    init = backbone.get('init_cfg')
-    pretrained = isinstance(init, dict) and init.get('checkpoint')
-    if args.trust_checkpoint:
-        TRUSTED.update(filter(None, (cfg.get('load_from'), pretrained)))
-    if (args.allow_partial and pretrained
-            and issubclass(MODELS.get(backbone.type) or object, Backbone)):
-        init.allow_partial = True
-    if cfg.get('load_from') and '://' not in cfg.load_from and not Path(cfg.load_from).is_file():
-        raise UserError(f'there is no checkpoint file {cfg.load_from}')
-    if cfg.get('resume') and not cfg.get('load_from') and not find_latest_checkpoint(cfg.work_dir):
-        return [f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.']
-    return []
-
-
-def about_weights(cfg):
-    """The line to log when nothing names weights for the backbone."""
-    backbone = cfg.model.get('backbone') or {}
-    init = backbone.get('init_cfg') or {}
-    if cfg.get('load_from') or cfg.get('resume') or not backbone or (
-            isinstance(init, dict) and init.get('checkpoint')):
-        return []
-    return ['The backbone starts from random weights: the config names none. To give it some: '
-            '--cfg-options model.backbone.init_cfg.type=Pretrained '
-            'model.backbone.init_cfg.checkpoint=FILE']
 
 
 @one_message('the same command with --resume goes on from the last checkpoint')

@@ -10,7 +10,7 @@ from mmdet.structures.bbox import get_box_tensor
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, METRICS, MODELS, PARAM_SCHEDULERS, TRANSFORMS, DefaultScope
 
-from downstream.loading import LoadImage
+from downstream.data.loading import LoadImage
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 EXPERIMENTS = sorted(

@@ -7,7 +7,7 @@ from mmengine.config import Config
 import downstream
 from downstream.errors import UserError
 from downstream.experiments import CONFIGS
-from downstream.launch import read_config
+from downstream.training.launching import read_config
 
 
 def test_inherit_gives_paths_in_order():

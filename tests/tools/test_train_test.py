@@ -1,5 +1,4 @@
 """tools/train.py and tools/test.py from training to test-time augmentation, and the launcher."""
-import importlib.util
 import os
 import pickle
 import subprocess
@@ -9,21 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import command
 from mmengine.config import Config
 
 from downstream.errors import UserError
+from downstream.training import flags
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f'tools_{name}', ROOT / 'tools' / f'{name}.py')
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tools = {name: load(name) for name in ('train', 'test')}
+tools = {name: command(name) for name in ('train', 'test')}
 train, score = tools['train'].main, tools['test'].main
 
 
@@ -50,14 +44,14 @@ def new_second():
 
 def test_amp_flag(monkeypatch, tmp_path):
     """What is float32 in its recipe trains in mixed precision when asked, where there is a GPU."""
-    monkeypatch.setattr(tools['train'], 'has_accelerator', lambda: True)
+    monkeypatch.setattr(flags, 'has_accelerator', lambda: True)
 
     def wrapper(**changes):
         cfg = Config.fromfile(ROOT / 'configs' / 'upernet_focalnet_t_160k.py')
         cfg.work_dir = str(tmp_path)
         cfg.optim_wrapper.update(changes)
         args = tools['train'].parse_args(['config.py', '--amp'])
-        assert tools['train'].apply_flags(cfg, args) == []
+        assert flags.apply_flags(cfg, args) == []
         return cfg.optim_wrapper
 
     assert (wrapper().type, wrapper().loss_scale) == ('AmpOptimWrapper', 'dynamic')

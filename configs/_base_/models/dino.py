@@ -1,7 +1,7 @@
 # DINO with four scales, as the authors trained it with FocalNet. An experiment adds the backbone
 # and the neck's in_channels. ReleasedDINO is mmdet's DINO with the reference point head that
 # published weights have, ReleasedDINOHead its head with the decoder's prediction layers shared
-# (downstream/dino.py).
+# (downstream/heads/dino.py).
 num_levels = 4
 attention = dict(embed_dims=256, num_heads=8, dropout=0.)
 deformable_attention = dict(embed_dims=256, num_levels=num_levels, dropout=0.)

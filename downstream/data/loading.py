@@ -1,0 +1,81 @@
+"""Image and label loading that stops at a broken file, and names it.
+
+The policy: a run stops rather than train or score on half an image. Repair the file (or take it
+out of the annotations) and go on with ``tools/train.py CONFIG --resume``.
+"""
+import io
+
+import mmcv
+import mmengine.fileio as fileio
+import numpy as np
+from mmcv.transforms import BaseTransform, LoadImageFromFile
+from mmengine.registry import TRANSFORMS
+from PIL import Image
+
+from ..errors import UserError
+
+REPAIR = 'get the file again, then go on with tools/train.py CONFIG --resume'
+
+
+# Under upstream's name, in its place: mmdet's and mmseg's inferencers look for that name in a
+# config's pipeline.
+@TRANSFORMS.register_module('LoadImageFromFile', force=True)
+class LoadImage(LoadImageFromFile):
+    """mmcv's LoadImageFromFile, same arguments, for images that may be broken.
+
+    Some OpenCV versions fill the missing part of a truncated JPEG with grey and say nothing. A
+    JPEG that does not end in its end marker is therefore decoded by Pillow too, which raises;
+    complete files with something behind the marker pass.
+
+    Raises:
+        UserError: the image is missing, truncated or not an image (unless ``ignore_empty``).
+    """
+
+    def transform(self, results):
+        """results['img_path'] -> 'img' (H, W, C), 'img_shape' and 'ori_shape' (H, W)."""
+        path = results['img_path']
+        try:
+            content = fileio.get(path, backend_args=self.backend_args)
+            if not content:
+                raise OSError('the file is empty')  # which OpenCV takes for a bug of the caller
+            if content[:2] == b'\xff\xd8' and content.rstrip(b'\0')[-2:] != b'\xff\xd9':
+                Image.open(io.BytesIO(content)).load()
+            img = mmcv.imfrombytes(content, flag=self.color_type, backend=self.imdecode_backend)
+            if img is None:
+                raise OSError('truncated, or not an image')
+        except OSError as error:
+            if self.ignore_empty:
+                return None
+            raise UserError(f'image {path} cannot be loaded: {error}; {REPAIR}') from None
+        if self.to_float32:
+            img = img.astype(np.float32)
+        results['img'] = img
+        results['img_shape'] = results['ori_shape'] = img.shape[:2]
+        return results
+
+
+@TRANSFORMS.register_module()
+class LoadLabels(BaseTransform):
+    """mmseg's LoadAnnotations, same arguments, naming the label map that it cannot load.
+
+    Holds upstream's transform rather than inheriting from it, so that detection runs do not
+    import mmseg.
+    """
+
+    def __init__(self, **kwargs):
+        self.load = TRANSFORMS.build(dict(type='mmseg.LoadAnnotations', **kwargs))
+
+    def transform(self, results):
+        if 'seg_map_path' not in results:  # a picture without labels, from mmseg's inferencer
+            return results
+        path = results['seg_map_path']
+        try:
+            results = self.load(results)
+        except OSError as error:  # Pillow's, for missing, truncated and foreign files alike
+            raise UserError(f'label map {path} cannot be loaded: {error}; {REPAIR}') from None
+        shape = results['gt_seg_map'].shape
+        if shape != tuple(results['ori_shape']):
+            raise UserError(f'label map {path} has the shape {shape}, its image '
+                            f'{results["img_path"]} {tuple(results["ori_shape"])}: it should have '
+                            'one class number a pixel')
+        return results

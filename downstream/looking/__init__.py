@@ -1,0 +1,1 @@
+"""What leaves a run for people and other programs: pictures, charts, the report, exports."""

@@ -1,0 +1,176 @@
+"""Checkpoints: read without running anybody's code, refused when they do not fit the model."""
+import os
+import re
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import CheckpointLoader
+
+from backbones.pretrained import (
+    CONTAINERS,
+    MIN_MATCHED,
+    Match,
+    kind_of,
+    our_names,
+    read_checkpoint,
+    weights_in,
+)
+
+from ..errors import UserError
+from ..heads.dino import (
+    from_origin,
+    keep_coco_classes,
+    origin_of,
+    other_variant,
+    recorded_variant,
+    right_experiment,
+    variant_of,
+)
+
+# Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
+# without weights_only, third parties. torch.load then never unpickles more than the classes that
+# backbones.pretrained lists.
+os.environ['TORCH_FORCE_WEIGHTS_ONLY_LOAD'] = '1'
+os.environ.pop('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', None)  # torch refuses to have both
+
+
+@CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), force=True)
+def load_from_file(filename, map_location='cpu', **_):
+    """Load a file or URL for every mmengine loader (test, resume, load_from, Pretrained).
+
+    Upstream's loader goes back to unpickling anything when the safe way fails (the fork) or cannot
+    read its own checkpoints with torch >= 2.6 (mmengine 0.10.7); this one does neither.
+
+    Returns:
+        What the file holds, its weights as 'state_dict': those of the authors' and detrex's DINO
+        under mmdet's names, reduced to COCO's 80 classes, and what the names tell in 'meta'.
+
+    Raises:
+        UserError: the file cannot be read safely, or holds no weights.
+    """
+    try:
+        checkpoint = read_checkpoint(filename, map_location)
+        state = weights_in(checkpoint, filename)
+        rest = {} if state is checkpoint else {
+            key: value for key, value in checkpoint.items() if key not in CONTAINERS}
+        if origin := origin_of(state):
+            state = keep_coco_classes(from_origin(state, origin))
+            rest['meta'] = {**(rest.get('meta') or {}), 'dino': origin.variant}
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return {**rest, 'state_dict': state}
+
+
+def tensors_of(state):
+    """The tensors of a model's state dict, without DistributedDataParallel's prefix."""
+    return {re.sub(r'^module\.', '', name): value for name, value in state.items()
+            if isinstance(name, str) and isinstance(value, torch.Tensor)}
+
+
+def kind_of_model(state):
+    """Which model tensors are, as far as their names and shapes tell."""
+    kind = kind_of(our_names(state)[0])
+    if not any(name.startswith('backbone.') for name in state):
+        return f'{kind} alone'
+    levels = state.get('level_embed')
+    return kind if levels is None else f'DINO with {len(levels)} scales on {kind}'
+
+
+def is_whole(fit):
+    """Whether a match leaves nothing to chance: every parameter is filled, with the right shape.
+
+    Older files lack counters of batches; the backbone must not be a part of a deeper one.
+    """
+    return (not fit.wrong and not fit.unequal and has_backbone(fit)
+            and all(name.endswith('num_batches_tracked') for name in fit.missing))
+
+
+def has_backbone(fit):
+    return 'backbone' not in {name.split('.')[0] for name in fit.own} or (
+        min(fit.shares('backbone.')) >= MIN_MATCHED)
+
+
+def complaint(fit, source, meta):
+    """What to tell a person about a match; ``meta`` is the file's."""
+    if fit.unequal:
+        return (f'{source} does not fit the model: {fit.differences(2)}.\nThe model has one class '
+                'and one box layer for all layers of the decoder, as the authors trained it; the '
+                "file has one for each, as mmdet's and detrex's DINO have "
+                "(model.bbox_head.type='DINOHead'). "
+                + right_experiment(kind_of_model(fit.state), recorded_variant(meta)))
+    trained = meta.get('experiment_name')
+    text = (f'{source} does not fit the model: {len(fit.fits)} of {len(fit.own)} tensors fit. The '
+            f'file is {kind_of_model(fit.state)}, the model {kind_of_model(fit.own)}. First '
+            f'differences:\n  {fit.differences(2)}\n')
+    if not any(name.startswith('backbone.') for name in fit.state):
+        return text + ("To start from a backbone's weights alone: --cfg-options "
+                       'model.backbone.init_cfg.type=Pretrained '
+                       'model.backbone.init_cfg.checkpoint=FILE')
+    return text + (f'It was written by the experiment {trained}: is this its config?' if trained
+                   else 'Is this the config it was trained with?')
+
+
+def check_fit(fit, model, source, meta, allow_partial=False, whole=True, resume=False):
+    """Raise UserError unless a file is the model's.
+
+    Args:
+        fit (Match): of the file's tensors and the model's.
+        model (nn.Module): without what wraps it; may lie on the meta device.
+        source (str): what to call the file.
+        meta (dict): the file's.
+        allow_partial, whole, resume: as in ``CheckFits``.
+    """
+    anyway = '' if resume or fit.unequal else '\n--allow-partial takes what fits.'
+    good = is_whole(fit) if whole else has_backbone(fit)
+    if fit.unequal or not fit.fits or not (good or allow_partial):
+        raise UserError(complaint(fit, source, meta) + anyway)
+    recorded = recorded_variant(meta)
+    other = other_variant(recorded, variant_of(model) or {}, resume)
+    if other and not allow_partial:
+        raise UserError(f'{source} has the tensors of the model, but is another one, as no tensor '
+                        'shows:\n  ' + '\n  '.join(other) + '\n'
+                        + right_experiment(kind_of_model(fit.state), recorded) + anyway)
+
+
+def bare(model):
+    """A model without what wraps it for several processes or for test-time augmentation."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
+
+
+class CheckFits(Hook):
+    """Refuses a checkpoint that is not the model's, where mmengine only warns; logs what fitted.
+
+    Args:
+        source (str): what to call the checkpoint.
+        whole (bool): whether the checkpoint is the model (test, resume), so that everything must
+            fit; otherwise (load_from, to fine-tune) 90 % of the backbone's parameters must.
+        resume (bool): whether it must also hold the state of a training run.
+        allow_partial (bool): take what fits, if anything does.
+    """
+    priority = 'VERY_LOW'  # after EMAHook has put its averaged weights in place
+
+    def __init__(self, source, whole=True, resume=False, allow_partial=False):
+        self.source, self.whole, self.resume = source, whole, resume
+        self.allow_partial = allow_partial
+
+    def before_save_checkpoint(self, runner, checkpoint):
+        """Record what a later check cannot know from the tensors."""
+        if variant := variant_of(bare(runner.model)):
+            checkpoint['meta']['dino'] = variant
+
+    def after_load_checkpoint(self, runner, checkpoint):
+        model = bare(runner.model)
+        own = getattr(getattr(runner, 'strategy', None), 'whole', None)  # with FSDP
+        if own is None:
+            own = model.state_dict()
+        buffers = {name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_buffers()}
+        fit = Match(tensors_of(checkpoint['state_dict']), own, optional=buffers)
+        check_fit(fit, model, self.source, checkpoint.get('meta') or {}, self.allow_partial,
+                  whole=self.whole, resume=self.resume)
+        runner.logger.info(f'{self.source}: {fit}')
+        if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
+            raise UserError(f'{self.source} holds weights only, no state of a training run to go '
+                            'on from; begin a run with them with --cfg-options load_from=FILE')

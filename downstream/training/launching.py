@@ -1,0 +1,245 @@
+"""What tools/train.py and tools/test.py share: flags, reading the config, fitting the machine."""
+import argparse
+import ast
+import difflib
+import inspect
+import os
+import traceback
+from pathlib import Path
+
+import torch.distributed
+from mmengine.config import Config, DictAction
+from mmengine.device import get_device
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+from mmengine.utils import import_modules_from_strings
+
+from .. import quiet
+from ..errors import UserError
+from ..experiments import CONFIGS
+
+# What --cfg-options may set although the config at hand does not mention it.
+RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
+               'find_unused_parameters', 'activation_checkpointing', 'efficient_conv_bn_eval',
+               'model_wrapper_cfg', 'custom_imports', 'tta_model', 'tta_pipeline'}
+
+
+def make_parser(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument('config', help='config file')
+    parser.add_argument('--work-dir', help='for logs and checkpoints; work_dirs/<config name> '
+                                           'under the current directory by default')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
+                        help='set entries of the config, e.g. train_dataloader.batch_size=4')
+    parser.add_argument('--trust-checkpoint', action='store_true',
+                        help='read the weight files that are named here even where that runs code '
+                             'from them; for files of your own or of people you trust')
+    parser.add_argument('--allow-partial', action='store_true',
+                        help='take a weight file that fits the model only in part')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    return parser
+
+
+def parse(parser, argv):
+    try:
+        args = parser.parse_args(argv)
+    except (ValueError, AssertionError) as error:  # from DictAction
+        raise UserError('--cfg-options takes KEY=VALUE pairs with balanced brackets and no spaces '
+                        f'inside a value, e.g. train_dataloader.batch_size=4 ({error})') from None
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+def load_config(args, *sections):
+    """Read args.config with args.cfg_options, args.work_dir and args.launcher applied.
+
+    Args:
+        sections (str): what an experiment must have for the task at hand, e.g. 'model'.
+    """
+    cfg = read_config(args.config, args.cfg_options, *sections)
+    cfg.launcher = args.launcher
+    cfg.work_dir = (args.work_dir or cfg.get('work_dir')
+                    or os.path.join('work_dirs', Path(args.config).stem))
+    make_writable(cfg.work_dir, '--work-dir')
+    return cfg
+
+
+def read_config(path, options, *sections):
+    """Read a config with ``--cfg-options`` applied and its custom_imports done."""
+    check_config_files(Path(path))
+    try:
+        cfg = Config.fromfile(path, import_custom_modules=False)
+    except UserError as error:  # its _base_ names a config that the project does not have
+        raise UserError(f'{path}: {error}') from None
+    except Exception as error:  # a config is code: whatever running it raises is about the config
+        raise UserError(f'{path} cannot be read: {where_in_config(error)}'
+                        f'{type(error).__name__}: {error}') from None
+    if cfg.get('custom_imports'):
+        try:
+            import_modules_from_strings(**cfg.custom_imports)
+        except ImportError as error:
+            raise UserError(f'{path}: its custom_imports cannot be imported: {error}'
+                            ) from None
+    merge_options(cfg, options)
+    for section in sections:
+        if not isinstance(cfg.get(section), dict):
+            raise UserError(f'{path} is no experiment that this tool can run: its '
+                            f'{section!r} is {cfg.get(section)!r}, not a dict '
+                            '(files in _base_ are parts of experiments)')
+    if not isinstance(cfg.get('load_from'), (str, type(None))):
+        raise UserError(f'load_from is {cfg.load_from!r}, not the path of a checkpoint')
+    return cfg
+
+
+def make_writable(folder, flag):
+    """Make a folder, or raise UserError when nothing could be written into it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'{flag}: the folder {folder} cannot be made: {error.strerror}') from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f'{flag}: the folder {folder} is not writable')
+
+
+def check_config_files(path, named_by=''):
+    """Raise UserError unless the config and all its bases exist and parse."""
+    if not path.is_file():
+        known = [p for p in sorted(CONFIGS.rglob('*.py')) if p.parent.name != '_base_']
+        close = difflib.get_close_matches(path.stem, [p.stem for p in known], n=3)
+        close = [os.path.relpath(p) for p in known if p.stem in close]
+        raise UserError(f'there is no config file {path}{named_by}'
+                        + (f'; did you mean {" or ".join(close)}?' if close and not named_by
+                           else ''))
+    if path.suffix != '.py':
+        return
+    try:
+        tree = ast.parse(path.read_text(encoding='utf-8'))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        line = getattr(error, 'lineno', None)
+        raise UserError(f'{path} is not a Python file'
+                        + (f': line {line}: {error.msg}' if line else f': {error}')) from None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], 'id', '') == '_base_':
+            try:
+                bases = ast.literal_eval(node.value)
+            except ValueError:  # computed: mmengine will see
+                continue
+            for base in [bases] if isinstance(bases, str) else bases:
+                if '::' not in base:  # a config of an installed package
+                    check_config_files(path.parent / base, f' (a _base_ of {path})')
+
+
+def where_in_config(error):
+    """'FILE, line N: ' of the config's line that raised, if there is one."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename != __file__ and 'site-packages' not in frame.filename:
+            return f'{os.path.relpath(frame.filename)}, line {frame.lineno}: '
+    return ''
+
+
+def merge_options(cfg, options):
+    """Merge --cfg-options; a misspelt first name would otherwise be ignored silently."""
+    for key in options:
+        name = key.split('.')[0]
+        if name not in cfg and name not in RUNNER_KEYS:
+            close = difflib.get_close_matches(name, {*cfg.keys(), *RUNNER_KEYS}, n=1)
+            raise UserError(f'--cfg-options {key}: the config has no {name!r}'
+                            + (f'; did you mean {close[0]!r}?' if close else ''))
+    try:
+        cfg.merge_from_dict(options)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f'--cfg-options {" ".join(options)} does not fit the config: {error}'
+                        ) from None
+
+
+def has_accelerator():
+    """Whether mixed precision is possible here (mmengine's AmpOptimWrapper asks the same)."""
+    return get_device() not in ('cpu', 'mps')
+
+
+def fit_precision(cfg):
+    """Without an accelerator, train in float32. Returns the lines to log about it."""
+    wrapper = cfg.optim_wrapper
+    if has_accelerator() or wrapper.type != 'AmpOptimWrapper':
+        return []
+    wrapper.type = 'OptimWrapper'
+    for amp_only in ('loss_scale', 'dtype', 'use_fsdp'):
+        wrapper.pop(amp_only, None)
+    return ['No accelerator here: training in float32 instead of mixed precision.']
+
+
+def fit_launcher(cfg):
+    """Without an accelerator, let several processes run on CPUs. Returns the lines to log about it.
+
+    Parameter names do not change: checkpoints go from one machine to the other.
+    """
+    if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
+        raise UserError('--launcher pytorch is for processes that torchrun started: use '
+                        'tools/dist_train.sh or tools/dist_test.sh')
+    if has_accelerator() or cfg.launcher == 'none':
+        return []  # (in a single process the runner itself makes SyncBN BN)
+    if cfg.launcher != 'pytorch':
+        raise UserError(f'--launcher {cfg.launcher} needs GPUs and there are none here; several '
+                        'CPU processes run with tools/dist_train.sh (--launcher pytorch)')
+    # mmengine would set a CUDA device and pass its number on: begin the process group before it
+    # does, and tell DistributedDataParallel that there is no device number.
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('gloo')
+    defaults = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
+                    find_unused_parameters=cfg.get('find_unused_parameters', False))
+    cfg.model_wrapper_cfg = {**defaults, **(cfg.get('model_wrapper_cfg') or {}),
+                             'device_ids': None}
+    cfg.model = without_sync_bn(cfg.model)
+    return ['No accelerator here: processes talk through gloo, SyncBN works as BN.']
+
+
+def fit_strategy(cfg):
+    """Fit a config with a strategy (configs/_base_/fsdp.py) to the number of processes.
+
+    Returns the lines to log about it. Does nothing for other configs.
+    """
+    if 'strategy' not in cfg:
+        return []
+    if cfg.launcher == 'none':
+        use_plain_runner(cfg)
+        return ['One process: training without FSDP, which shares a model out among several '
+                '(tools/dist_train.sh).']
+    # What mmengine's FlexibleRunner would leave out silently, and what FSDP cannot do.
+    for key in ('sync_bn', 'compile', 'activation_checkpointing', 'efficient_conv_bn_eval'):
+        if cfg.get(key):
+            raise UserError(f'{key} does not go together with strategy.type={cfg.strategy.type}')
+    if any(str(hook.get('type')).endswith('EMAHook') for hook in cfg.get('custom_hooks') or ()):
+        raise UserError(f'EMAHook does not go together with strategy.type={cfg.strategy.type}: '
+                        'it copies the model, and no process has the whole of it')
+    return []
+
+
+def use_plain_runner(cfg):
+    """Take the strategy out of a config; checkpoints are the same with and without."""
+    cfg.pop('runner_type', None)
+    cfg.pop('strategy', None)
+
+
+def without_sync_bn(node):
+    """A copy of a config with BN for SyncBN: same parameters, one process's statistics."""
+    if isinstance(node, dict):
+        copy = type(node)({key: without_sync_bn(value) for key, value in node.items()})
+        if copy.get('type') == 'SyncBN':
+            copy['type'] = 'BN'
+        return copy
+    if isinstance(node, (list, tuple)):
+        return type(node)(without_sync_bn(value) for value in node)
+    return node
+
+
+def build_runner(cfg):
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.logger.addFilter(quiet.keep)
+    return runner
+
+
+def leave_processes():
+    """Close the process group, if any: its threads, left running, may abort the process at exit."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
