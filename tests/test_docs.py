@@ -7,6 +7,8 @@ import torch
 from mmengine.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
+PATH = re.compile(r'(?<![\w/])(?:tools|tests|configs|docs|backbones|downstream)/'
+                  r'[\w/.]+\.(?:py|sh|md)\b')
 PAGES = [*sorted(ROOT.glob('*.md')), *sorted((ROOT / 'docs').glob('*.md'))]
 
 
@@ -15,17 +17,17 @@ def test_links_and_paths_exist(page):
     text = page.read_text()
     links = [link for link in re.findall(r'\]\(([^)#]+)', text) if '://' not in link]
     assert all((page.parent / link).exists() for link in links), links
-    paths = re.findall(
-        r'(?<![\w/])(?:tools|tests|configs|docs|backbones)/[\w/.]+\.(?:py|sh|md)\b', text)
+    paths = PATH.findall(text)
     missing = [path for path in paths if not (ROOT / path).exists() and 'mine' not in path]
     assert not missing, missing
 
 
-def test_comments_name_pages_that_exist():
+def test_comments_name_files_that_exist():
     sources = [path for folder in ('backbones', 'downstream', 'tools', 'configs')
                for path in (ROOT / folder).rglob('*.py')]
-    named = {page for path in sources for page in re.findall(r'docs/\w+\.md', path.read_text())}
-    assert named and all((ROOT / page).exists() for page in named), named
+    named = {name for path in sources for name in PATH.findall(path.read_text())}
+    missing = {name for name in named if not (ROOT / name).exists()}
+    assert named and not missing, missing
 
 
 def test_a_backbone_of_ones_own(tmp_path):

@@ -1,6 +1,6 @@
 """A perfect model scores 1.0: ground truth, fed through the experiments' own test data and metrics.
 
-On generated data always; on COCO and ADE20K where COCO_ROOT and ADE20K_ROOT are set.
+On generated data always; on COCO and ADE20K where there are some.
 """
 import os
 from pathlib import Path
@@ -106,24 +106,42 @@ def test_imperfect_predictions_score_less(demo_root, monkeypatch):
     assert metrics['coco/bbox_mAP_75'] < 0.1 and metrics['coco/segm_mAP'] < 0.2
 
 
-@pytest.mark.skipif('COCO_ROOT' not in os.environ, reason='COCO_ROOT is not set')
-def test_perfect_detector_on_coco():
+@pytest.fixture
+def real(monkeypatch):
+    """Calling it makes a variable name the data set that has a file, or skips the test.
+
+    That is what the variable names already, else a small set in ../shared/data. Each test has its
+    own: a COCO of instances need not have panoptic maps.
+    """
+    def name(variable, small, file):
+        candidates = [ROOT.parent / 'shared' / 'data' / small]
+        if variable in os.environ:
+            candidates.insert(0, Path(os.environ[variable]))
+        root = next((root for root in candidates if (root / file).exists()), None)
+        if root is None:
+            pytest.skip(f'there is no {file} in {" or ".join(map(str, candidates))}; '
+                        f'{variable} may name the folder that has it')
+        monkeypatch.setenv(variable, str(root))
+
+    return name
+
+
+def test_perfect_detector_on_coco(real):
+    real('COCO_ROOT', 'coco_mini', 'annotations/instances_val2017.json')
     metrics = score('maskrcnn_focalnet_t_1x', perfect_instances)
     for kind in ('bbox', 'segm'):
         assert metrics[f'coco/{kind}_mAP'] == pytest.approx(1., abs=2e-3)
 
 
-@pytest.mark.skipif(
-    not Path(os.environ.get('COCO_ROOT', '') + '/annotations/panoptic_val2017.json').is_file(),
-    reason='COCO_ROOT is not set, or has no panoptic annotations')
-def test_perfect_panoptic_on_coco():
+def test_perfect_panoptic_on_coco(real):
     def only_panoptic(cfg):
         cfg.test_evaluator = cfg.test_evaluator[0]
 
+    real('COCO_ROOT', 'coco_panoptic_mini', 'annotations/panoptic_val2017.json')
     assert_perfect_panoptic(score(
         'mask2former_focalnet_l_coco_panoptic_100e', perfect_panoptic, only_panoptic))
 
 
-@pytest.mark.skipif('ADE20K_ROOT' not in os.environ, reason='ADE20K_ROOT is not set')
-def test_perfect_segmentor_on_ade20k():
+def test_perfect_segmentor_on_ade20k(real):
+    real('ADE20K_ROOT', 'ade_mini', 'images/validation')
     assert score('upernet_focalnet_t_160k', perfect_labels)['mIoU'] == 100.

@@ -1,1 +1,1 @@
-"""What people look at: pictures of predictions, curves, and the report of runs."""
+"""What leaves a run for people and other programs: pictures, charts, the report, exports."""

@@ -22,6 +22,7 @@ def tiny(**kwargs):
         affinity=('static', 'mixed'), out_indices=(0, 1), img_size=64), **kwargs})
 
 
+@pytest.mark.golden
 def test_matches_the_release():
     golden = load_golden('container_light')
     with torch.device('meta'):

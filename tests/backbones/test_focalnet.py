@@ -32,6 +32,7 @@ def tiny(**kwargs):
                               use_layerscale=True, layerscale_value=0.5), **kwargs})
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize('name', GOLDEN)
 def test_matches_the_release(name):
     golden = load_golden(name)
@@ -41,6 +42,7 @@ def test_matches_the_release(name):
     assert_matches_release(model, golden)
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize('name', ['convert_t_lrf_k3_to_k9', 'convert_t_srf_k3_to_lrf_k9'])
 def test_starts_from_classification_weights(name, tmp_path):
     golden = load_golden(name)

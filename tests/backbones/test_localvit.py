@@ -27,6 +27,7 @@ def tiny(**kwargs):
                               out_indices=(0, 2)), **kwargs})
 
 
+@pytest.mark.golden
 @pytest.mark.parametrize('name', GOLDEN)
 def test_matches_the_release(name, monkeypatch):
     with_strides_of_release(monkeypatch, localvit)

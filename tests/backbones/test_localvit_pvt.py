@@ -16,6 +16,7 @@ def tiny(**kwargs):
                           **kwargs})
 
 
+@pytest.mark.golden
 def test_matches_the_release(monkeypatch):
     for module in (localvit, localvit_pvt):
         with_strides_of_release(monkeypatch, module)

@@ -22,6 +22,7 @@ def tiny(**kwargs):
                                   out_indices=(0, 1)), **kwargs})
 
 
+@pytest.mark.golden
 def test_matches_the_release():
     golden = load_golden('localvit_swin_t')
     masks = [key for key, *_ in golden['keys'] if key.endswith('.attn_mask')]

@@ -20,6 +20,7 @@ def tiny(**kwargs):
                                  reduction=8, out_indices=(0, 2)), **kwargs})
 
 
+@pytest.mark.golden
 def test_matches_the_release():
     with torch.device('meta'):
         model = LocalViTT2T(out_indices=(2, 4, 6))

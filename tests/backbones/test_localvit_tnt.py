@@ -29,6 +29,7 @@ def as_recorded(model, x):
     return [*maps, before, last]
 
 
+@pytest.mark.golden
 def test_matches_the_release():
     with torch.device('meta'):
         model = LocalViTTNT()

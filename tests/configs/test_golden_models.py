@@ -41,6 +41,7 @@ def test_parameter_count(build, name):
     assert sum(p.numel() for p in build(name).parameters()) == load_golden(name)['params']
 
 
+@pytest.mark.golden
 @torch.no_grad()
 def test_mask_rcnn_outputs(build):
     model = build('maskrcnn_focalnet_t_1x')
@@ -61,6 +62,7 @@ def test_mask_rcnn_outputs(build):
         assert_close_to_golden(output, record)
 
 
+@pytest.mark.golden
 @torch.no_grad()
 def test_upernet_outputs(build):
     model = build('upernet_focalnet_t_160k')

@@ -43,13 +43,18 @@ def pins():
 
 def test_what_packages_ask_for_is_pinned(pins):
     """All but what is left out on purpose: what `pip check` may still miss."""
+    def asked_by(name):
+        found = map(Requirement, requires(name) or ())
+        return [requirement for requirement in found
+                if requirement.marker is None or requirement.marker.evaluate({'extra': ''})]
+
+    with_torch = {requirement.name for requirement in asked_by('torch')}  # pip brings those
     asked = {}
-    for name in pins.keys() - {'torch'}:  # (with which pip brings what it needs)
-        for text in requires(name) or ():
-            requirement = Requirement(text)
+    for name in pins.keys() - {'torch'}:
+        for requirement in asked_by(name):
             pin = pins.get(requirement.name.lower())
-            if ((requirement.marker is None or requirement.marker.evaluate({'extra': ''}))
-                    and (pin is None or pin not in requirement.specifier)):
+            if (requirement.name not in with_torch if pin is None else
+                    pin not in requirement.specifier):
                 asked.setdefault(requirement.name, []).append(name)
     assert asked.keys() <= {'opencv-python', 'imagecorruptions-imaug'}, asked
 

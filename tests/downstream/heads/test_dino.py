@@ -135,6 +135,7 @@ def released():
     return Recorded('dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e', keep_classes=True)
 
 
+@pytest.mark.golden
 def test_matches_the_release(released):
     """Logits and boxes of the authors' detector, all 900 queries, with --keep-classes."""
     assert released.rules == ["names of the authors' DINO -> mmdet's"]
@@ -145,6 +146,7 @@ def test_matches_the_release(released):
     assert sum(p.numel() for p in released.model.parameters()) + 256 == golden['params']
 
 
+@pytest.mark.golden
 def test_matches_detrex():
     """The neck's maps, logits and boxes of detrex's detector."""
     detrex = Recorded('detrex_dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e_detrex',

@@ -20,7 +20,7 @@ from pycocotools.mask import encode
 
 from downstream.data.generated import make_demo_data
 from downstream.errors import UserError
-from downstream.looking import report
+from downstream.looking import charts, report
 from downstream.looking.pictures import panoptic_sample
 from downstream.scoring.predictions import build_dataset, load_predictions, score
 
@@ -261,8 +261,8 @@ def charts_of(*folders) -> set[str]:
     """The scores by which a page compares runs."""
     runs = [report.Run(folder) for folder in folders]
     for run in runs:
-        run.color = report.COLORS[0]
-    titles = [title for title, *_ in report.curve_charts(runs)]
+        run.color = charts.COLORS[0]
+    titles = [title for title, *_ in charts.curve_charts(runs)]
     return {title.split(': ')[1] for title in titles if title.startswith('Validation: ')}
 
 
