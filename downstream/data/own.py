@@ -2,6 +2,7 @@
 import colorsys
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,14 +126,21 @@ def fit_detection(cfg: Config, layout: Layout) -> list[str]:
             step.color_type = 'color_ignore_orientation'
     metainfo = dict(classes=classes, palette=palette(len(classes)))
     for name, check in checks.items():
-        file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
-        file.write_text(json.dumps(check.content))
+        file = write(cfg, name, check.content)
         set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
                   data_prefix=dict(img=f'{check.folder}/'))
         for metric in metrics_of(cfg, name):
             metric.ann_file = str(file)
     fit_heads(cfg.model, num_classes=len(classes))
     return notes
+
+
+def write(cfg: Config, name: str, content: dict) -> Path:
+    """Keep annotations in the work dir. (Several processes write the same at the same time.)"""
+    file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
+    part = file.with_suffix(f'.{os.getpid()}')
+    part.write_text(json.dumps(content))
+    return part.replace(file)
 
 
 def without_masks(cfg: Config):
@@ -195,8 +203,7 @@ def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
             raise UserError(f'{split.annotations} has other categories than '
                             f'{layout.splits["train"].annotations}, or in another order')
         content['categories'] = sorted(categories, key=lambda c: not c['isthing'])
-        file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
-        file.write_text(json.dumps(content))
+        file = write(cfg, name, content)
         metainfo = dict(classes=tuple(things + stuff), thing_classes=tuple(things),
                         stuff_classes=tuple(stuff), palette=palette(len(things + stuff)))
         set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
