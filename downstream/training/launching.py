@@ -1,9 +1,12 @@
 """What tools/train.py and tools/test.py share: flags, reading the config, fitting the machine."""
 import argparse
 import ast
+import atexit
 import difflib
+import gc
 import inspect
 import os
+import sys
 import traceback
 from pathlib import Path
 
@@ -189,6 +192,7 @@ def fit_launcher(cfg):
     # does, and tell DistributedDataParallel that there is no device number.
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group('gloo')
+        atexit.register(leave_processes)  # after an error too
     defaults = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                     find_unused_parameters=cfg.get('find_unused_parameters', False))
     cfg.model_wrapper_cfg = {**defaults, **(cfg.get('model_wrapper_cfg') or {}),
@@ -243,6 +247,15 @@ def build_runner(cfg):
 
 
 def leave_processes():
-    """Close the process group, if any: its threads, left running, may abort the process at exit."""
+    """Close the process group, if any, and end its threads.
+
+    Gloo's threads that are still running while the interpreter ends reach for it, and abort the
+    process ("terminate called without an active exception"). They end with the group's last
+    reference. FSDP's modules have one, and refer to each other in circles: the last is gone when
+    those are collected, which the model's last user, the tool's main function, must have left.
+    """
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    for name in ('last_type', 'last_value', 'last_traceback'):  # an error's frames have the model
+        vars(sys).pop(name, None)
+    gc.collect()

@@ -41,7 +41,9 @@ test_dataloader = val_dataloader
 default_hooks = dict(checkpoint=dict(interval=1), logger=dict(interval=1))
 '''
 RECORD = '''
+import atexit
 import json
+import os
 from pathlib import Path
 
 from mmengine.dist import all_reduce, get_rank
@@ -60,6 +62,13 @@ class Record(Hook):
                     grad_norm=runner.message_hub.get_scalar('train/grad_norm').current())
         with Path(runner.work_dir, f'rank{get_rank()}.jsonl').open('a') as file:
             file.write(json.dumps(step) + chr(10))
+
+
+@atexit.register  # imported before the process group begins: called after all else
+def record_threads():
+    if 'RANK' in os.environ:
+        names = [path.read_text().strip() for path in Path('/proc/self/task').glob('*/comm')]
+        Path(f'threads{os.environ["RANK"]}.json').write_text(json.dumps(names))
 '''
 
 
@@ -114,6 +123,13 @@ def trained(tmp_path_factory):
         run_two('--resume')
         yield
     torch.set_num_threads(threads)
+
+
+def test_processes_leave_no_thread_of_their_group():
+    """Such threads abort a process in one of a few exits."""
+    for rank in 0, 1:
+        names = json.loads(Path(f'threads{rank}.json').read_text())
+        assert names and not [name for name in names if 'gloo' in name]
 
 
 def test_same_numbers():
