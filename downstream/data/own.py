@@ -15,6 +15,8 @@ from .label_maps import LabelMaps, check_label_maps
 from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 
 LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
+# What the experiments' files are written with and no run reads; it would tell of the other data.
+VARIABLES = 'data_root', 'metainfo', 'train_pipeline', 'test_pipeline', 'dataset'
 PREPARED = 'data'  # the folder in the work dir for annotations that had to be put right
 
 
@@ -48,6 +50,8 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
                      'are for validation')
     notes += FITTERS[kind](cfg, layout)
     notes += fit_splits(cfg, layout)
+    for key in VARIABLES:
+        cfg.pop(key, None)
     # A small set is trained with other batches than eight GPUs': the rate follows.
     if 'base_batch_size' in (cfg.get('auto_scale_lr') or {}):
         cfg.auto_scale_lr.enable = True

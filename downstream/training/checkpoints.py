@@ -11,7 +11,6 @@ from backbones.pretrained import (
     CONTAINERS,
     MIN_MATCHED,
     Match,
-    grouped,
     kind_of,
     our_names,
     read_checkpoint,
@@ -28,6 +27,7 @@ from ..heads.dino import (
     right_experiment,
     variant_of,
 )
+from .fine_tuning import classes_of, for_other_classes
 
 # Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
 # without weights_only, third parties. torch.load then never unpickles more than the classes that
@@ -175,60 +175,11 @@ class CheckFits(Hook):
                   whole=self.whole, resume=self.resume)
         runner.logger.info(f'{self.source}: {fit}')
         if not self.whole and fit.wrong:
-            self.renew(runner, checkpoint, fit)
+            here = runner.train_dataloader.dataset.metainfo.get('classes') or ()
+            checkpoint['state_dict'], lines = for_other_classes(
+                fit, here, classes_of(checkpoint), self.keep_classes)
+            for line in lines:
+                runner.logger.info(f'{self.source}: {line}')
         if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
             raise UserError(f'{self.source} holds weights only, no state of a training run to go '
                             'on from; begin a run with them with --cfg-options load_from=FILE')
-
-    def renew(self, runner, checkpoint, fit):
-        """Leave out what has another shape, where mmengine would dump each tensor's into the log."""
-        here = runner.train_dataloader.dataset.metainfo.get('classes') or ()
-        there = (checkpoint.get('meta') or {}).get('dataset_meta', {}).get('classes') or ()
-        rows = {}
-        if self.keep_classes:
-            rows = {name: value for name in fit.wrong if (value := with_known_classes(
-                fit.own[name], fit.state[name], here, there)) is not None}
-        checkpoint['state_dict'] = {name: value for name, value in fit.state.items()
-                                    if name not in fit.wrong} | rows
-        new = [name for name in fit.wrong if name not in rows]
-        if rows:
-            runner.logger.info(
-                f'{self.source}: of {len(there)} classes the {len(set(here) & set(there))} that are'
-                f' among the {len(here)} here are kept in {grouped(rows)}')
-        if new:
-            runner.logger.info(f'{self.source}: {grouped(new)} have another shape there (it has '
-                               f'{len(there) or "other"} classes, {len(here)} are here) and are '
-                               'made new')
-
-
-def with_known_classes(own, theirs, here, there):
-    """A tensor with a row, or several, for each class: the file's rows where names agree.
-
-    Args:
-        own: the model's tensor, whose other rows stay.
-        theirs: the file's.
-        here, there: the classes' names. Behind their rows there may be one for the background.
-
-    Returns:
-        The tensor, or None where the rows are not those of classes.
-    """
-    if not here or not there or own.shape[1:] != theirs.shape[1:] or own.is_meta:
-        return None
-    per_class, background = divmod(len(theirs), len(there))
-    if not per_class or background > 1 or len(own) != per_class * len(here) + background:
-        return None
-    result = own.clone()
-    # An anchor's or a box's numbers: with several rows a class, anchors come first in dense heads
-    # (anchor x class), classes in heads of regions (class x 4).
-    def split(tensor, classes):
-        body = tensor[:len(tensor) - background]
-        return body.view(classes, per_class, *tensor.shape[1:]) if per_class == 4 else (
-            body.view(per_class, classes, *tensor.shape[1:]).transpose(0, 1))
-
-    mine, others = split(result, len(here)), split(theirs, len(there))
-    for number, name in enumerate(here):
-        if name in there:
-            mine[number] = others[there.index(name)]
-    if background:
-        result[-1] = theirs[-1]
-    return result

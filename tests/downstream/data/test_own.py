@@ -347,3 +347,47 @@ def test_panoptic(tmp_path):
     assert cfg.model.panoptic_head.loss_cls.class_weight == [1.] * 7 + [0.1]
     assert built(cfg, 'val').metainfo['thing_classes'] == ('disc', 'square', 'triangle', 'star')
     assert [metric.type for metric in cfg.test_evaluator] == ['PanopticQuality']
+
+
+# -- label values ------------------------------------------------------------------------------
+
+def described(tmp_path, text='classes: [road, car, tree]'):
+    (tmp_path / 'set').mkdir(exist_ok=True)
+    (tmp_path / 'set/x.yaml').write_text(
+        f'train: {{images: images/train, labels: labels/train}}\n{text}\n')
+    return tmp_path / 'set/x.yaml'
+
+
+@pytest.mark.parametrize(('values', 'message'), [
+    ((0, 1, 2, 3), r'3 of 3 label maps have the values \[3\], .*name them among the classes'),
+    ((0, 254, 255), r'values \[254\]'),
+    ((255,), 'label maps have no labelled pixel .*nothing is learned'),
+])
+def test_label_values_without_a_meaning(tmp_path, values, message):
+    labels(tmp_path / 'set', values)
+    with pytest.raises(UserError, match=message):
+        use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))
+
+
+def test_masks_of_0_and_255(tmp_path):
+    """One class drawn white: a mapping is asked for."""
+    labels(tmp_path / 'set', (0, 255))
+    with pytest.raises(UserError, match=r'values \[255\], .*255 is often "unlabelled"'):
+        use(tmp_path, 'upernet_focalnet_t_160k', described(
+            tmp_path, 'classes: [background, cell]\nignore: []'))
+    cfg, _ = use(tmp_path, 'upernet_focalnet_t_160k', described(
+        tmp_path, 'classes: {0: background, 255: cell}\nignore: []'))
+    found = built(cfg, 'train')[0]['data_samples'].gt_sem_seg.data.unique().tolist()
+    assert found == [0, 1]
+
+
+def test_label_maps_of_another_kind(tmp_path):
+    labels(tmp_path / 'set')
+    save(tmp_path / 'set/labels/train/0.png')
+    Image.new('L', (32, 48)).save(tmp_path / 'set/labels/train/1.png')
+    (tmp_path / 'set/labels/train/2.png').write_bytes(b'nothing')
+    with pytest.raises(UserError) as error:
+        use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))
+    for said in ('3 mistakes', 'colour pictures', 'another size than their images',
+                 'cannot be read'):
+        assert said in str(error.value)
