@@ -66,10 +66,21 @@ def kind_of_experiment(cfg: Config) -> str:
 
 # -- validation images out of the training images ----------------------------------------------
 
-def held_out(name: str, share: float) -> bool:
-    """Whether an image is for validation: always the same ones, however many others there are."""
-    digest = hashlib.sha256(Path(name).stem.encode()).digest()
-    return int.from_bytes(digest[:8], 'big') < share * 2**64
+def held_out(names: list[str], share: float) -> set[str]:
+    """The images that are for validation: by their names' hashes, so that more move none of them.
+
+    Of a small set at least one, and at least one is left.
+
+    Raises:
+        UserError: there are not two images.
+    """
+    places = {name: int.from_bytes(hashlib.sha256(Path(name).stem.encode()).digest()[:8], 'big')
+              / 2**64 for name in names}
+    order = sorted(names, key=places.__getitem__)
+    if len(order) < 2:
+        raise UserError(f'--val-split {share:g}: there are too few images to hold some out')
+    count = sum(place < share for place in places.values())
+    return set(order[:min(max(count, 1), len(order) - 1)])
 
 
 def hold_out(layout: Layout, share: float, folder: Path):
@@ -77,26 +88,23 @@ def hold_out(layout: Layout, share: float, folder: Path):
     train = layout.splits['train']
     if layout.kind == SEGMENTATION:
         names = [path.relative_to(train.images).as_posix() for path in images_in(train.images)]
-        parts = {split: [name for name in names if held_out(name, share) == (split == 'val')]
-                 for split in ('train', 'val')}
-        for split, chosen in parts.items():
+        chosen = held_out(names, share)
+        for split in ('train', 'val'):
             file = folder / f'{split}.txt'
-            file.write_text(''.join(f'{name}\n' for name in chosen))
+            file.write_text(''.join(f'{name}\n' for name in names
+                                    if (name in chosen) == (split == 'val')))
             layout.splits[split] = Split(train.images, file, train.labels)
-    else:
-        content = read_coco(train.annotations, layout.kind == PANOPTIC)
-        parts = {split: [image for image in content['images']
-                         if held_out(image['file_name'], share) == (split == 'val')]
-                 for split in ('train', 'val')}
-        for split, chosen in parts.items():
-            ids = {image['id'] for image in chosen}
-            file = folder / f'{split}_split.json'
-            file.write_text(json.dumps(dict(content, images=chosen, annotations=[
-                a for a in content['annotations'] if a['image_id'] in ids])))
-            layout.splits[split] = Split(train.images, file, train.labels)
-    if not all(parts.values()):
-        raise UserError(f'--val-split {share:g} of {sum(map(len, parts.values()))} images leaves '
-                        'none for one of the two: there are too few images')
+        return
+    content = read_coco(train.annotations, layout.kind == PANOPTIC)
+    chosen = held_out([image['file_name'] for image in content['images']], share)
+    for split in ('train', 'val'):
+        images = [image for image in content['images']
+                  if (image['file_name'] in chosen) == (split == 'val')]
+        ids = {image['id'] for image in images}
+        file = folder / f'{split}_split.json'
+        file.write_text(json.dumps(dict(content, images=images, annotations=[
+            a for a in content['annotations'] if a['image_id'] in ids])))
+        layout.splits[split] = Split(train.images, file, train.labels)
 
 
 def images_in(folder: Path) -> list[Path]:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from mmengine.config import Config
-from mmengine.registry import DATASETS, DefaultScope
+from mmengine.registry import DATASETS, MODELS, DefaultScope
 from PIL import Image
 
+from downstream.data.checks import head_classes
 from downstream.data.layouts import find_layout
 from downstream.data.own import held_out, use_data
 from downstream.errors import UserError
@@ -81,6 +83,23 @@ def test_folders_that_are_understood(tmp_path, annotations, images, val):
         assert sample.gt_instances.labels.tolist() == [1] and len(sample.gt_instances.masks) == 1
     assert cfg.test_evaluator.ann_file == cfg.test_dataloader.dataset.ann_file
     assert 'detection' in notes[0]
+
+
+@pytest.mark.parametrize('name', [
+    'atss_focalnet_t_3x', 'cascade_maskrcnn_focalnet_t_3x', 'detr_focalnet_t_50e',
+    'dino_focalnet_l_4scale_12e', 'dino_focalnet_l_4scale_12e_detrex', 'maskrcnn_focalnet_t_1x',
+    'retinanet_focalnet_t_1x', 'sparsercnn_focalnet_t_3x'])
+def test_every_head_has_the_data_s_classes(tmp_path, name):
+    coco(tmp_path / 'set')
+    cfg, _ = use(tmp_path, name)
+    numbers = [number for _, _, number in head_classes(cfg.model)]
+    assert numbers and set(numbers) == {2}
+    with torch.device('meta'):
+        model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    layers = [module.out_features if isinstance(module, torch.nn.Linear) else module.out_channels
+              for path, module in model.named_modules() if re.search(
+                  r'(fc_cls|atss_cls|retina_cls|fc_cls|cls_branches\.\d+|conv_logits)$', path)]
+    assert layers and set(layers) <= {2, 3, 9 * 2}  # with a background; nine anchors
 
 
 def test_a_file_says_where_things_are(tmp_path, monkeypatch):
@@ -272,10 +291,14 @@ def test_images_held_out_for_validation(tmp_path):
     names = {split: {image['file_name'] for image in prepared(tmp_path, split)['images']}
              for split in ('train', 'val')}
     assert not names['train'] & names['val'] and len(names['train'] | names['val']) == 30
-    assert names['val'] == {f'{i}.jpg' for i in range(30) if held_out(f'{i}.png', 0.2)} != set()
     assert len(built(cfg, 'test')) == len(names['val'])
-    with pytest.raises(UserError, match='there are too few images'):
-        use(tmp_path, val_split=1e-9)
+    # More images, or others in their place, move none of those that stay.
+    more = held_out([f'{i}.png' for i in range(60)], 0.2)
+    assert {Path(name).stem for name in names['val']} == {
+        Path(name).stem for name in more if int(Path(name).stem) < 30}
+    assert len(held_out(['a', 'b'], 1e-9)) == len(held_out(['a', 'b'], 0.999)) == 1
+    with pytest.raises(UserError, match='too few images'):
+        held_out(['a'], 0.1)
 
 
 # -- segmentation ------------------------------------------------------------------------------
