@@ -3,6 +3,7 @@ import colorsys
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mmengine.config import Config, ConfigDict
 
 from ..errors import UserError
 from .coco import CocoCheck, read_coco
-from .findings import stop_at_errors
+from .findings import Finding, stop_at_errors
 from .label_maps import LabelMaps, check_label_maps
 from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 
@@ -56,6 +57,40 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     if 'base_batch_size' in (cfg.get('auto_scale_lr') or {}):
         cfg.auto_scale_lr.enable = True
     return notes
+
+
+def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
+    """What --data would say of a data set, without an experiment.
+
+    Args:
+        source: a YAML file that describes the data, or a folder in a known layout.
+        kind: 'detection' or 'segmentation'.
+
+    Returns:
+        (what was understood, counted and put right, as lines; what was found).
+
+    Raises:
+        UserError: the data cannot be understood at all.
+    """
+    layout = find_layout(source, kind)
+    lines, findings = [str(layout)], []
+    if kind == SEGMENTATION:
+        if not layout.classes:
+            raise UserError(f'{source} is ADE20K, whose classes the experiments know')
+        for name, split in layout.splits.items():
+            maps = label_maps(split)
+            lines.append(f'{name}: {len(maps.load_data_list()):,} images, '
+                         f'{len(layout.classes)} classes')
+            findings += check_label_maps(maps, table(layout))
+        return lines, findings
+    for name, check in check_splits(layout).items():
+        counts = Counter(a['category_id'] for a in check.annotations)
+        lines += [f'{name}: {len(check.images):,} images, {len(check.annotations):,} objects, '
+                  f'{len(check.with_mask):,} of them with a mask', *check.notes]
+        lines += [f'  {category["name"]:24} {counts[category["id"]]:8,}'
+                  for category in check.content['categories']]
+        findings += check.findings
+    return lines, findings
 
 
 def kind_of_experiment(cfg: Config) -> str:
@@ -113,14 +148,22 @@ def images_in(folder: Path) -> list[Path]:
 
 # -- detection ---------------------------------------------------------------------------------
 
+def check_splits(layout: Layout) -> dict[str, CocoCheck]:
+    """The annotations of each split; the classes are those of the first, which is train."""
+    classes, checks = layout.classes, {}
+    for name, split in layout.splits.items():
+        checks[name] = CocoCheck(read_coco(split.annotations), split.annotations, split.images,
+                                 classes)
+        classes = checks[name].classes
+    return checks
+
+
 def fit_detection(cfg: Config, layout: Layout) -> list[str]:
     """Boxes, and masks where the experiment learns them and the data has them."""
     learns_masks = any(step.get('with_mask') for step in steps_of(cfg, 'LoadAnnotations'))
-    classes, notes, findings, checks = layout.classes, [], [], {}
-    for name, split in layout.splits.items():
-        check = CocoCheck(read_coco(split.annotations), split.annotations, split.images, classes)
-        classes, checks[name] = check.classes, check
-        notes += check.notes
+    checks = check_splits(layout)
+    notes = [note for check in checks.values() for note in check.notes]
+    findings = []
     masks = any(check.with_mask for check in checks.values())
     for check in checks.values():
         if learns_masks and masks:
@@ -136,6 +179,7 @@ def fit_detection(cfg: Config, layout: Layout) -> list[str]:
                             'EXIF turns them: store the images turned')
         for step in steps_of(cfg, 'LoadImageFromFile'):
             step.color_type = 'color_ignore_orientation'
+    classes = checks['train'].classes
     metainfo = dict(classes=classes, palette=palette(len(classes)))
     for name, check in checks.items():
         file = write(cfg, name, check.content)
@@ -186,15 +230,21 @@ def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
                   ann_file=str(split.annotations or ''), drop=('img_suffix', 'seg_map_suffix',
                                                               'reduce_zero_label'),
                   data_prefix=dict(img_path=str(split.images), seg_map_path=str(split.labels)))
-    values = {**layout.values, **dict.fromkeys(layout.ignore, 255)}
     for step in steps_of(cfg, 'LoadLabels'):
-        step['values'] = values  # (a dict's own method has that name)
+        step['values'] = table(layout)  # (a dict's own method has that name)
     fit_heads(cfg.model, num_classes=len(layout.classes))
-    return stop_at_errors([finding for split in layout.splits.values() for finding in
-                           check_label_maps(LabelMaps(
-                               ann_file=str(split.annotations or ''), lazy_init=True,
-                               data_prefix=dict(img_path=str(split.images),
-                                                seg_map_path=str(split.labels))), values)])
+    return stop_at_errors([finding for split in layout.splits.values()
+                           for finding in check_label_maps(label_maps(split), table(layout))])
+
+
+def label_maps(split: Split) -> LabelMaps:
+    return LabelMaps(ann_file=str(split.annotations or ''), lazy_init=True, data_prefix=dict(
+        img_path=str(split.images), seg_map_path=str(split.labels)))
+
+
+def table(layout: Layout) -> dict[int, int]:
+    """{value in a label map: class number, or 255 for unlabelled}."""
+    return {**layout.values, **dict.fromkeys(layout.ignore, 255)}
 
 
 # -- panoptic ----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import command
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 from PIL import Image
@@ -414,3 +415,29 @@ def test_label_maps_of_another_kind(tmp_path):
     for said in ('3 mistakes', 'colour pictures', 'another size than their images',
                  'cannot be read'):
         assert said in str(error.value)
+
+
+# -- tools/check_data.py -----------------------------------------------------------------------
+
+def test_check_data(tmp_path, capsys):
+    check = command('check_data').main
+    data = coco(tmp_path / 'set')
+    check([str(tmp_path / 'set')])
+    said = capsys.readouterr().out
+    assert 'train: 4 images, 4 objects, 4 of them with a mask' in said
+    assert re.search(r'disc +2\n +square +2\n', said) and 'nothing is wrong' in said
+    change(data, bbox=[60, 4, 20, 20])
+    data['annotations'][1]['id'] = 3
+    (tmp_path / 'set/annotations/train.json').write_text(json.dumps(data))
+    with pytest.raises(SystemExit) as end:
+        check([str(tmp_path / 'set')])
+    assert end.value.code == 1
+    *_, error, warning = capsys.readouterr().out.splitlines()
+    assert error.startswith('error: ') and 'ids are those of several annotations (id 3)' in error
+    assert warning.startswith('warning: ') and 'boxes lie outside their images (id 1)' in warning
+
+    labels(tmp_path / 'maps', (0, 1, 9))
+    (tmp_path / 'maps/classes.txt').write_text('road\ncar\n')
+    with pytest.raises(SystemExit):
+        check([str(tmp_path / 'maps'), '--kind', 'segmentation'])
+    assert 'label maps have the values [9]' in capsys.readouterr().out
