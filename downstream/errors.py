@@ -46,8 +46,23 @@ def user_message(error):
                      for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
         if isinstance(error, ValueError) and raised_in.split('.')[0] == 'backbones':
             return text
+        if type(error).__name__ == 'OutOfMemoryError' or "can't allocate memory" in text:
+            return out_of_memory(text)
         if (isinstance(error, (KeyError, TypeError))
                 and raised_in == 'mmengine.registry.build_functions'):
             return f'the config cannot be built: {text.split(" Please check")[0]}'
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
+
+
+def out_of_memory(text):
+    """What to do when a batch does not fit; ``text`` is torch's message."""
+    asked = re.search(r'(?:allocate|allocate memory: you tried to allocate) ([\d.]+ \w+)', text)
+    free = re.search(r'of which ([\d.]+ \w+) is free', text)
+    return ('the batch does not fit into memory: ' + (f'{asked[1]} more were needed' if asked else
+                                                      'more was needed than there is')
+            + (f', {free[1]} were free' if free else '')
+            + '. Take fewer images an iteration (--batch 1, with --accumulate N for the same '
+              'images a step), smaller ones (the sizes in train_pipeline), or recompute '
+              'activations (--cfg-options model.backbone.use_checkpoint=True, for the backbones '
+              'here; with_cp=True for ResNet and Swin)')

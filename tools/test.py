@@ -7,6 +7,7 @@ from mmengine.registry import METRICS
 
 from backbones.pretrained import TRUSTED
 from downstream.data.checks import check_data
+from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
@@ -36,6 +37,7 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'test_dataloader')
+    notes = use_data(cfg, args.data) if args.data else []
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     if args.trust_checkpoint:
@@ -43,7 +45,7 @@ def main(argv=None):
     cfg.resume = False
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
     check_data(cfg, 'test')
-    notes = use_tta(cfg) if args.tta else []
+    notes += use_tta(cfg) if args.tta else []
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)

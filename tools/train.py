@@ -8,7 +8,7 @@ from mmengine.dist import get_world_size
 from downstream.data.checks import check_data
 from downstream.errors import one_message
 from downstream.training.checkpoints import CheckFits
-from downstream.training.flags import about_weights, apply_flags
+from downstream.training.flags import about_weights, apply_flags, fit_to_data
 from downstream.training.launching import (
     build_runner,
     fit_launcher,
@@ -27,6 +27,18 @@ def parse_args(argv):
     parser.add_argument('--amp', action='store_true', help='train in mixed precision')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on from this checkpoint, or from the latest in the work dir')
+    parser.add_argument('--val-split', type=float, default=0., metavar='SHARE',
+                        help='with --data that has no val: score on this share of the training '
+                             'images')
+    parser.add_argument('--epochs', type=int, help='train so long, the schedule in proportion')
+    parser.add_argument('--iters', type=int, help='the same for experiments in iterations')
+    parser.add_argument('--batch', type=int, metavar='N',
+                        help='images an iteration and process; rate and length follow')
+    parser.add_argument('--accumulate', type=int, metavar='N',
+                        help='sum up the gradients of N iterations; the rate follows')
+    parser.add_argument('--keep-classes', action='store_true',
+                        help='of a checkpoint (load_from) with other classes keep those of the '
+                             'same name')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help="scale the learning rate with the batch size over the config's "
                              'auto_scale_lr.base_batch_size')
@@ -37,8 +49,8 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
-    notes = (apply_flags(cfg, args) + about_weights(cfg) + fit_precision(cfg) + fit_launcher(cfg)
-             + fit_strategy(cfg))
+    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg)
+             + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
     check_data(cfg, 'train', 'val')
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
@@ -47,7 +59,8 @@ def main(argv=None):
     source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
     resume = bool(cfg.get('resume'))
     runner.register_hook(CheckFits(source, whole=resume, resume=resume,
-                                   allow_partial=args.allow_partial and not resume))
+                                   allow_partial=args.allow_partial and not resume,
+                                   keep_classes=args.keep_classes))
     runner.register_hook(SameDraws())
     runner.train()
     leave_processes()

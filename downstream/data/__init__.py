@@ -1,2 +1,2 @@
 """A person's files become a data set: their checks, their loading, and data that is made."""
-from . import loading, panoptic  # noqa: F401
+from . import label_maps, loading, panoptic  # noqa: F401

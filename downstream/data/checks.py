@@ -105,6 +105,8 @@ def check_content(dataset):
         check_coco(dataset, panoptic='CocoPanopticDataset' in kinds)
     elif 'BaseSegDataset' in kinds:
         check_segmentation(dataset)
+    elif 'LabelMaps' in kinds:
+        dataset.load_data_list()
 
 
 # What every entry of a COCO annotation file needs.

@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..errors import UserError
 
+UNKNOWN = -1  # in a table of label values
 REPAIR = 'get the file again, then go on with tools/train.py CONFIG --resume'
 
 
@@ -60,10 +61,22 @@ class LoadLabels(BaseTransform):
 
     Holds upstream's transform rather than inheriting from it, so that detection runs do not
     import mmseg.
+
+    Args:
+        values: {value in the files: class number, or 255 for unlabelled}. Without it the values
+            are the numbers.
+
+    Raises:
+        UserError: a label map is missing, damaged, of another size than its image, or has a value
+            that is not in ``values``.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, values: dict[int, int] | None = None, **kwargs):
         self.load = TRANSFORMS.build(dict(type='mmseg.LoadAnnotations', **kwargs))
+        self.table = None
+        if values is not None:
+            self.table = np.full(256, UNKNOWN)
+            self.table[list(values)] = list(values.values())
 
     def transform(self, results):
         if 'seg_map_path' not in results:  # a picture without labels, from mmseg's inferencer
@@ -78,4 +91,20 @@ class LoadLabels(BaseTransform):
             raise UserError(f'label map {path} has the shape {shape}, its image '
                             f'{results["img_path"]} {tuple(results["ori_shape"])}: it should have '
                             'one class number a pixel')
+        if self.table is not None:
+            classes = self.table[results['gt_seg_map']]
+            if (classes == UNKNOWN).any():
+                strange = np.unique(results['gt_seg_map'][classes == UNKNOWN]).tolist()
+                raise UserError(f'label map {path} has the values {strange}, which the description '
+                                f'of the data gives no meaning: {what_they_may_mean(strange)}')
+            results['gt_seg_map'] = classes.astype(np.uint8)
         return results
+
+
+def what_they_may_mean(values: list[int]) -> str:
+    """A guess about label values that nothing was said of."""
+    if 255 in values:
+        return '255 is often "unlabelled": say ignore: 255'
+    if values == [0]:
+        return '0 is often the background: name it among the classes, or say ignore: 0'
+    return 'name them among the classes, {value: name}, or say that they are to be ignored'

@@ -27,6 +27,7 @@ from ..heads.dino import (
     right_experiment,
     variant_of,
 )
+from .fine_tuning import classes_of, for_other_classes
 
 # Every other way of loading, too: mmengine's loaders of further schemes, the fork's second try
 # without weights_only, third parties. torch.load then never unpickles more than the classes that
@@ -149,12 +150,14 @@ class CheckFits(Hook):
             fit; otherwise (load_from, to fine-tune) 90 % of the backbone's parameters must.
         resume (bool): whether it must also hold the state of a training run.
         allow_partial (bool): take what fits, if anything does.
+        keep_classes (bool): to fine-tune on other classes, keep the rows of those that have the
+            same name in the file.
     """
     priority = 'VERY_LOW'  # after EMAHook has put its averaged weights in place
 
-    def __init__(self, source, whole=True, resume=False, allow_partial=False):
+    def __init__(self, source, whole=True, resume=False, allow_partial=False, keep_classes=False):
         self.source, self.whole, self.resume = source, whole, resume
-        self.allow_partial = allow_partial
+        self.allow_partial, self.keep_classes = allow_partial, keep_classes
 
     def before_save_checkpoint(self, runner, checkpoint):
         """Record what a later check cannot know from the tensors."""
@@ -171,6 +174,12 @@ class CheckFits(Hook):
         check_fit(fit, model, self.source, checkpoint.get('meta') or {}, self.allow_partial,
                   whole=self.whole, resume=self.resume)
         runner.logger.info(f'{self.source}: {fit}')
+        if not self.whole and fit.wrong:
+            here = runner.train_dataloader.dataset.metainfo.get('classes') or ()
+            checkpoint['state_dict'], lines = for_other_classes(
+                fit, here, classes_of(checkpoint), self.keep_classes)
+            for line in lines:
+                runner.logger.info(f'{self.source}: {line}')
         if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
             raise UserError(f'{self.source} holds weights only, no state of a training run to go '
                             'on from; begin a run with them with --cfg-options load_from=FILE')

@@ -1,4 +1,5 @@
 """What the flags of tools/train.py set in a config."""
+import os
 from pathlib import Path
 
 from mmengine.registry import MODELS, OPTIMIZERS
@@ -7,8 +8,10 @@ from mmengine.runner import find_latest_checkpoint
 from backbones.base import Backbone
 from backbones.pretrained import TRUSTED
 
+from ..data.own import use_data
 from ..errors import UserError
 from .launching import has_accelerator
+from .schedules import set_batch, set_length
 
 
 def apply_flags(cfg, args):
@@ -45,6 +48,24 @@ def apply_flags(cfg, args):
     if cfg.get('resume') and not cfg.get('load_from') and not find_latest_checkpoint(cfg.work_dir):
         return [f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.']
     return []
+
+
+def fit_to_data(cfg, args):
+    """Other data, another length, another batch. Returns the lines to log about it."""
+    notes = []
+    if args.data:
+        notes += use_data(cfg, args.data, args.val_split)
+    elif args.val_split:
+        raise UserError('--val-split: splits the images that --data names, and there is no --data')
+    if args.epochs is not None and args.iters is not None:
+        raise UserError('--epochs and --iters: an experiment counts one of them')
+    if args.batch is not None or args.accumulate is not None:
+        processes = os.environ.get('WORLD_SIZE') or os.environ.get('SLURM_NTASKS') or 1
+        alone = args.launcher == 'none'
+        notes += set_batch(cfg, args.batch, args.accumulate, 1 if alone else int(processes))
+    if args.epochs is not None or args.iters is not None:
+        notes += set_length(cfg, args.epochs, args.iters)
+    return notes
 
 
 def about_weights(cfg):

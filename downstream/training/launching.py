@@ -32,6 +32,9 @@ def make_parser(description):
     parser.add_argument('config', help='config file')
     parser.add_argument('--work-dir', help='for logs and checkpoints; work_dirs/<config name> '
                                            'under the current directory by default')
+    parser.add_argument('--data', metavar='FILE_OR_FOLDER',
+                        help='data of your own in place of the experiment\'s: a .yaml file that '
+                             'describes it, or a folder (docs/own_data.md)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
                         help='set entries of the config, e.g. train_dataloader.batch_size=4')
     parser.add_argument('--trust-checkpoint', action='store_true',

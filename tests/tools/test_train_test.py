@@ -155,3 +155,49 @@ def test_a_script_alone(tmp_path):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith('error: there is no config file nothing.py')
     assert 'Traceback' not in done.stderr
+
+
+def test_data_of_ones_own(detection, segmentation, coco, ade, tmp_path, monkeypatch):
+    """--data, another length, from another model's checkpoint; the resolved config works alone."""
+    monkeypatch.delenv('COCO_ROOT')
+    monkeypatch.delenv('ADE20K_ROOT')
+    train([str(detection), '--data', str(coco), '--iters', '1', '--batch', '1'])
+    work_dir = tmp_path / 'work_dirs' / detection.stem
+    assert "detection, COCO's layout" in log_of(work_dir)
+    assert Config.fromfile(work_dir / detection.name).train_cfg.max_iters == 1
+    monkeypatch.chdir('/')
+    new_second()
+    score([str(work_dir / detection.name), str(work_dir / 'iter_1.pth'), '--work-dir',
+           str(tmp_path / 'alone')])
+    assert 'coco/bbox_mAP' in log_of(tmp_path / 'alone')
+
+    monkeypatch.chdir(tmp_path)
+    new_second()
+    (tmp_path / 'more.yaml').write_text(
+        f'root: {ade}\ntrain: {{images: images/train, labels: labels/train}}\n'
+        'classes: {1: building, 2: wall, 3: sky}\n')
+    train([str(segmentation), '--data', 'more.yaml', '--val-split', '0.4', '--iters', '1'])
+    log = log_of(tmp_path / 'work_dirs' / segmentation.stem)
+    assert 'sky' in log and 'mIoU' in log
+
+    new_second()  # three classes become two, of which one is known
+    (tmp_path / 'two.yaml').write_text(
+        f'root: {ade}\ntrain: {{images: images/train, labels: labels/train}}\n'
+        'classes: {1: wall, 2: door}\n')
+    train([str(segmentation), '--data', 'two.yaml', '--keep-classes', '--work-dir', 'fine',
+           '--cfg-options', f'load_from=work_dirs/{segmentation.stem}/iter_1.pth'])
+    log = log_of('fine')
+    assert 'the 1 that are among the 2 here are kept in decode_head.conv_seg (2)' in log
+    assert 'size mismatch' not in log
+
+
+@pytest.mark.parametrize('flags, message', [
+    (['--val-split', '0.1'], '--val-split: splits the images that --data names'),
+    (['--epochs', '2', '--iters', '2'], 'an experiment counts one of them'),
+    (['--epochs', '2'], 'this experiment does not count epochs; use --iters'),
+    (['--batch', '0'], '--batch 0: give a number from 1 on'),
+    (['--data', 'nowhere'], '--data nowhere: there is no such file or folder'),
+])
+def test_flags_that_do_not_go(detection, flags, message):
+    with pytest.raises(SystemExit, match=message):
+        train([str(detection), *flags])

@@ -1,0 +1,384 @@
+"""``--data``: an experiment on a data set of one's own, without a config of one's own."""
+import colorsys
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+
+from ..errors import UserError
+from .coco import CocoCheck, read_coco
+from .findings import Finding, stop_at_errors
+from .label_maps import LabelMaps, check_label_maps
+from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
+
+LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
+# What the experiments' files are written with and no run reads; it would tell of the other data.
+VARIABLES = 'data_root', 'metainfo', 'train_pipeline', 'test_pipeline', 'dataset'
+PREPARED = 'data'  # the folder in the work dir for annotations that had to be put right
+
+
+def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
+    """Let an experiment train and test on other data.
+
+    Every head, data set, evaluator and pipeline of the config is fitted; what had to be put right
+    in annotations lies in the work dir.
+
+    Args:
+        cfg: the experiment, with its work_dir; changed in place.
+        source: a YAML file that describes the data, or a folder in a known layout.
+        val_split: share of the training images to score on, where there are no others.
+
+    Returns:
+        The lines to log: what was understood, put right, left out.
+
+    Raises:
+        UserError: the data is not what the experiment needs, or has mistakes.
+    """
+    kind = kind_of_experiment(cfg)
+    layout = find_layout(source, kind)
+    notes = [str(layout)]
+    Path(cfg.work_dir, PREPARED).mkdir(parents=True, exist_ok=True)
+    for key in (f'{split}_{part}' for split in ('val', 'test') for part in
+                ('dataloader', 'evaluator')):
+        cfg[key] = copy_of(cfg.get(key))  # experiments test on their validation set
+    if 'val' not in layout.splits and val_split:
+        hold_out(layout, val_split, Path(cfg.work_dir, PREPARED))
+        notes.append(f'{val_split:g} of the training images, chosen by the hash of their names, '
+                     'are for validation')
+    notes += FITTERS[kind](cfg, layout)
+    notes += fit_splits(cfg, layout)
+    for key in VARIABLES:
+        cfg.pop(key, None)
+    # A small set is trained with other batches than eight GPUs': the rate follows.
+    if 'base_batch_size' in (cfg.get('auto_scale_lr') or {}):
+        cfg.auto_scale_lr.enable = True
+    return notes
+
+
+def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
+    """What --data would say of a data set, without an experiment.
+
+    Args:
+        source: a YAML file that describes the data, or a folder in a known layout.
+        kind: 'detection' or 'segmentation'.
+
+    Returns:
+        (what was understood, counted and put right, as lines; what was found).
+
+    Raises:
+        UserError: the data cannot be understood at all.
+    """
+    layout = find_layout(source, kind)
+    lines, findings = [str(layout)], []
+    if kind == SEGMENTATION:
+        if not layout.classes:
+            raise UserError(f'{source} is ADE20K, whose classes the experiments know')
+        for name, split in layout.splits.items():
+            maps = label_maps(split)
+            lines.append(f'{name}: {len(maps.load_data_list()):,} images, '
+                         f'{len(layout.classes)} classes')
+            findings += check_label_maps(maps, table(layout))
+        return lines, findings
+    for name, check in check_splits(layout).items():
+        counts = Counter(a['category_id'] for a in check.annotations)
+        lines += [f'{name}: {len(check.images):,} images, {len(check.annotations):,} objects, '
+                  f'{len(check.with_mask):,} of them with a mask', *check.notes]
+        lines += [f'  {category["name"]:24} {counts[category["id"]]:8,}'
+                  for category in check.content['categories']]
+        findings += check.findings
+    return lines, findings
+
+
+def kind_of_experiment(cfg: Config) -> str:
+    if cfg.get('default_scope') == 'mmseg':
+        return SEGMENTATION
+    return PANOPTIC if 'panoptic_head' in cfg.model else DETECTION
+
+
+# -- validation images out of the training images ----------------------------------------------
+
+def held_out(names: list[str], share: float) -> set[str]:
+    """The images that are for validation: by their names' hashes, so that more move none of them.
+
+    Of a small set at least one, and at least one is left.
+
+    Raises:
+        UserError: there are not two images.
+    """
+    places = {name: int.from_bytes(hashlib.sha256(Path(name).stem.encode()).digest()[:8], 'big')
+              / 2**64 for name in names}
+    order = sorted(names, key=places.__getitem__)
+    if len(order) < 2:
+        raise UserError(f'--val-split {share:g}: there are too few images to hold some out')
+    count = sum(place < share for place in places.values())
+    return set(order[:min(max(count, 1), len(order) - 1)])
+
+
+def hold_out(layout: Layout, share: float, folder: Path):
+    """Split train by the images' names into train and val."""
+    train = layout.splits['train']
+    if layout.kind == SEGMENTATION:
+        names = [path.relative_to(train.images).as_posix() for path in images_in(train.images)]
+        chosen = held_out(names, share)
+        for split in ('train', 'val'):
+            file = folder / f'{split}.txt'
+            file.write_text(''.join(f'{name}\n' for name in names
+                                    if (name in chosen) == (split == 'val')))
+            layout.splits[split] = Split(train.images, file, train.labels)
+        return
+    content = read_coco(train.annotations, layout.kind == PANOPTIC)
+    chosen = held_out([image['file_name'] for image in content['images']], share)
+    for split in ('train', 'val'):
+        images = [image for image in content['images']
+                  if (image['file_name'] in chosen) == (split == 'val')]
+        ids = {image['id'] for image in images}
+        file = folder / f'{split}_split.json'
+        file.write_text(json.dumps(dict(content, images=images, annotations=[
+            a for a in content['annotations'] if a['image_id'] in ids])))
+        layout.splits[split] = Split(train.images, file, train.labels)
+
+
+def images_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob('*') if path.suffix.lower() in IMAGES)
+
+
+# -- detection ---------------------------------------------------------------------------------
+
+def check_splits(layout: Layout) -> dict[str, CocoCheck]:
+    """The annotations of each split; the classes are those of the first, which is train."""
+    classes, checks = layout.classes, {}
+    for name, split in layout.splits.items():
+        checks[name] = CocoCheck(read_coco(split.annotations), split.annotations, split.images,
+                                 classes)
+        classes = checks[name].classes
+    return checks
+
+
+def fit_detection(cfg: Config, layout: Layout) -> list[str]:
+    """Boxes, and masks where the experiment learns them and the data has them."""
+    learns_masks = any(step.get('with_mask') for step in steps_of(cfg, 'LoadAnnotations'))
+    checks = check_splits(layout)
+    notes = [note for check in checks.values() for note in check.notes]
+    findings = []
+    masks = any(check.with_mask for check in checks.values())
+    for check in checks.values():
+        if learns_masks and masks:
+            check.require_masks()
+        findings += check.findings
+    notes += stop_at_errors(findings)
+    if learns_masks and not masks:
+        without_masks(cfg)
+        notes.append(f'No object has a mask: {cfg.model.type} is trained on boxes alone.')
+    if any(check.stored for check in checks.values()):
+        if any(check.turned for check in checks.values()):
+            raise UserError('the labels of some splits lie on images as stored, those of others as '
+                            'EXIF turns them: store the images turned')
+        for step in steps_of(cfg, 'LoadImageFromFile'):
+            step.color_type = 'color_ignore_orientation'
+    classes = checks['train'].classes
+    metainfo = dict(classes=classes, palette=palette(len(classes)))
+    for name, check in checks.items():
+        file = write(cfg, name, check.content)
+        set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
+                  data_prefix=dict(img=f'{check.folder}/'))
+        for metric in metrics_of(cfg, name):
+            metric.ann_file = str(file)
+    fit_heads(cfg.model, num_classes=len(classes))
+    return notes
+
+
+def write(cfg: Config, name: str, content: dict) -> Path:
+    """Keep annotations in the work dir. (Several processes write the same at the same time.)"""
+    file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
+    part = file.with_suffix(f'.{os.getpid()}')
+    part.write_text(json.dumps(content))
+    return part.replace(file)
+
+
+def without_masks(cfg: Config):
+    """Mask R-CNN as Faster R-CNN, a cascade with masks as one without."""
+    model = cfg.model
+    if model.type == 'MaskRCNN':
+        model.type = 'FasterRCNN'
+    for part in ('mask_roi_extractor', 'mask_head'):
+        model.roi_head.pop(part, None)
+    model.data_preprocessor.pop('pad_mask', None)
+    for step in steps_of(cfg, 'LoadAnnotations'):
+        step.with_mask = False
+    for split in LOADERS:
+        for metric in metrics_of(cfg, split):
+            if metric.type.endswith('CocoMetric'):
+                metric.metric = 'bbox'
+
+
+# -- segmentation ------------------------------------------------------------------------------
+
+def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
+    """Label maps, whose values stand for what the layout says."""
+    if not layout.classes:  # ADE20K itself
+        for name, split in layout.splits.items():
+            set_paths(cfg, name, data_prefix=dict(
+                img_path=str(split.images), seg_map_path=str(split.labels)))
+        return ["The classes are the experiment's own."]
+    metainfo = dict(classes=layout.classes, palette=palette(len(layout.classes)))
+    for name, split in layout.splits.items():
+        set_paths(cfg, name, type='LabelMaps', metainfo=metainfo,
+                  ann_file=str(split.annotations or ''), drop=('img_suffix', 'seg_map_suffix',
+                                                              'reduce_zero_label'),
+                  data_prefix=dict(img_path=str(split.images), seg_map_path=str(split.labels)))
+    for step in steps_of(cfg, 'LoadLabels'):
+        step['values'] = table(layout)  # (a dict's own method has that name)
+    fit_heads(cfg.model, num_classes=len(layout.classes))
+    return stop_at_errors([finding for split in layout.splits.values()
+                           for finding in check_label_maps(label_maps(split), table(layout))])
+
+
+def label_maps(split: Split) -> LabelMaps:
+    return LabelMaps(ann_file=str(split.annotations or ''), lazy_init=True, data_prefix=dict(
+        img_path=str(split.images), seg_map_path=str(split.labels)))
+
+
+def table(layout: Layout) -> dict[int, int]:
+    """{value in a label map: class number, or 255 for unlabelled}."""
+    return {**layout.values, **dict.fromkeys(layout.ignore, 255)}
+
+
+# -- panoptic ----------------------------------------------------------------------------------
+
+def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
+    """Things first among the classes, then stuff, as panoptic heads number them."""
+    kinds = None
+    for name, split in layout.splits.items():
+        content = read_coco(split.annotations, panoptic=True)
+        categories = content['categories']
+        if any('isthing' not in category for category in categories):
+            raise UserError(f'{split.annotations}: its categories do not say which are things '
+                            '(isthing: 0 or 1)')
+        things, stuff = ([c['name'] for c in categories if bool(c['isthing']) is thing]
+                         for thing in (True, False))
+        kinds = kinds or (things, stuff)
+        if kinds != (things, stuff):
+            raise UserError(f'{split.annotations} has other categories than '
+                            f'{layout.splits["train"].annotations}, or in another order')
+        content['categories'] = sorted(categories, key=lambda c: not c['isthing'])
+        file = write(cfg, name, content)
+        metainfo = dict(classes=tuple(things + stuff), thing_classes=tuple(things),
+                        stuff_classes=tuple(stuff), palette=palette(len(things + stuff)))
+        set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
+                  data_prefix=dict(img=f'{split.images}/', seg=f'{split.labels}/'))
+        key = f'{name}_evaluator'
+        # Boxes and masks are scored with a file of their own, which the layout has no place for.
+        kept = [metric for metric in metrics_of(cfg, name) if metric.type == 'PanopticQuality']
+        for metric in kept:
+            metric.update(ann_file=str(file), seg_prefix=f'{split.labels}/')
+        if kept:
+            cfg[key] = kept
+    things, stuff = kinds
+    fit_heads(cfg.model, num_things_classes=len(things), num_stuff_classes=len(stuff))
+    return [f'{len(things)} kinds of things, {len(stuff)} of stuff']
+
+
+FITTERS = {DETECTION: fit_detection, SEGMENTATION: fit_segmentation, PANOPTIC: fit_panoptic}
+
+
+# -- the config's parts ------------------------------------------------------------------------
+
+def fit_heads(node, **numbers: int):
+    """Set the numbers of classes of all heads below, and weights that are one for each class."""
+    for key, value in node.items():
+        if key in ('rpn_head', 'semantic_head'):
+            continue
+        for part in value if isinstance(value, list | tuple) else [value]:
+            if not isinstance(part, dict):
+                continue
+            if key.endswith('head'):
+                part.update({name: number for name, number in numbers.items() if name in part})
+                loss = part.get('loss_cls') or {}
+                if isinstance(loss.get('class_weight'), list):  # the last is for "no object"
+                    loss['class_weight'] = [1.] * sum(numbers.values()) + loss['class_weight'][-1:]
+            fit_heads(part, **numbers)
+
+
+def steps_of(cfg: Config, kind: str) -> Iterator[ConfigDict]:
+    """All steps of a type in all pipelines: of data sets, of nested transforms, of --tta."""
+    def walk(node):
+        if isinstance(node, dict):
+            if str(node.get('type')).rpartition('.')[2] == kind:
+                yield node
+            for value in node.values():
+                yield from walk(value)
+        elif isinstance(node, list | tuple):
+            for value in node:
+                yield from walk(value)
+
+    for key in (*LOADERS.values(), 'tta_pipeline'):
+        yield from walk(cfg.get(key))
+
+
+def leaves(dataset) -> Iterator[ConfigDict]:
+    """The data sets behind a config's wrappers."""
+    if 'dataset' in dataset:
+        yield from leaves(dataset.dataset)
+    elif 'datasets' in dataset:
+        for part in dataset.datasets:
+            yield from leaves(part)
+    else:
+        yield dataset
+
+
+def set_paths(cfg: Config, split: str, drop=(), **values):
+    """Entries of a split's data set; paths are whole."""
+    loader = cfg.get(LOADERS[split])
+    if not loader:
+        return
+    for dataset in leaves(loader.dataset):
+        for key in ('indices', *drop):
+            dataset.pop(key, None)
+        dataset.data_root = ''
+        for key, value in values.items():
+            dataset[key] = value
+
+
+def metrics_of(cfg: Config, split: str) -> list:
+    metrics = cfg.get(f'{split}_evaluator') or []
+    return [metrics] if isinstance(metrics, dict) else list(metrics)
+
+
+def fit_splits(cfg: Config, layout: Layout) -> list[str]:
+    """Do without what the data does not have: no validation, or no test set of its own."""
+    if 'val' in layout.splits and 'test' not in layout.splits:
+        cfg.test_dataloader = copy_of(cfg.val_dataloader)
+        cfg.test_evaluator = copy_of(cfg.val_evaluator)
+    if 'val' in layout.splits:
+        return []
+    for key in ('val_dataloader', 'val_evaluator', 'val_cfg'):
+        cfg[key] = None
+    cfg.default_hooks.checkpoint.pop('save_best', None)
+    cfg.default_hooks.checkpoint.pop('rule', None)
+    if 'test' not in layout.splits:
+        for key in ('test_dataloader', 'test_evaluator', 'test_cfg'):
+            cfg[key] = None
+    return [f'{layout.source} has no val: nothing is scored in training. --val-split 0.1 scores on '
+            'a tenth of the training images and trains without them.']
+
+
+def copy_of(node):
+    if isinstance(node, dict):
+        return type(node)({key: copy_of(value) for key, value in node.items()})
+    return type(node)(copy_of(value) for value in node) if isinstance(node, list) else node
+
+
+def palette(count: int) -> list[list[int]]:
+    """A colour for each class, (R, G, B), as far apart as so many can be."""
+    colors = []
+    for i in range(count):
+        hue, ring = i * 0.618034 % 1, i // 12 % 3
+        colors.append([round(255 * part) for part in
+                       colorsys.hsv_to_rgb(hue, 0.85 - 0.2 * ring, 0.95 - 0.2 * ring)])
+    return colors
+
+
