@@ -1,5 +1,9 @@
 """Commands, called in the process of a test."""
 import importlib.util
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,20 @@ def command(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def two_processes(config, *args):
+    """tools/dist_train.sh on this machine: two processes of one thread each that must end well."""
+    with socket.socket() as free:  # another run of the tests may be using any fixed port
+        free.bind(('', 0))
+        port = free.getsockname()[1]
+    env = {**os.environ, 'PYTHON': sys.executable, 'PORT': str(port), 'OMP_NUM_THREADS': '1',
+           'PYTHONPATH': os.getcwd()}
+    env.pop('LOCAL_RANK', None)
+    done = subprocess.run(
+        list(map(str, [TOOLS / 'dist_train.sh', config, '2', *args])),
+        env=env, capture_output=True, text=True, timeout=600)  # on a busy machine
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def refused(main, *argv):

@@ -1,16 +1,13 @@
 """FSDP in two processes on CPUs: the numbers and the checkpoints of ordinary training."""
 import json
-import os
 import pickle
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed
-from commands import command
+from commands import command, two_processes
 from mmengine.config import Config
 from torch import nn
 
@@ -78,17 +75,6 @@ def run(name, *args):
     command(name).main([*map(str, args)])
 
 
-def run_two(*args):
-    """tools/dist_train.sh in two processes."""
-    env = {**os.environ, 'PYTHON': sys.executable, 'PORT': '29873', 'OMP_NUM_THREADS': '1',
-           'PYTHONPATH': os.getcwd()}
-    env.pop('LOCAL_RANK')
-    done = subprocess.run(
-        [ROOT / 'tools' / 'dist_train.sh', 'two.py', '2', '--auto-scale-lr', *args],
-        env=env, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def steps(work_dir, rank=0):
     return [json.loads(line) for line in Path(work_dir, f'rank{rank}.jsonl').open()]
 
@@ -119,8 +105,8 @@ def trained(tmp_path_factory):
         patch.setenv('DEMO_ROOT', str(folder / 'data'))
         patch.setenv('LOCAL_RANK', '0')  # train.py sets it; it is taken back here
         run('train', 'one.py', '--auto-scale-lr')
-        run_two('--cfg-options', 'train_cfg.max_epochs=1')
-        run_two('--resume')
+        two_processes('two.py', '--auto-scale-lr', '--cfg-options', 'train_cfg.max_epochs=1')
+        two_processes('two.py', '--auto-scale-lr', '--resume')
         yield
     torch.set_num_threads(threads)
 
