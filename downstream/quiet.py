@@ -21,10 +21,15 @@ WARNINGS = (
     # the published models were trained.
     'Default ``avg_non_ignore`` is False',
     'The draw is False, it means that the hook for visualization will not take effect',
-    # mmdet's losses, heads and position encodings, about their own code.
+    # mmengine's wrapper for several processes, of the argument that it gives itself by default.
+    '`broadcast_buffers` is deprecated',
+    # The libraries' losses, heads and position encodings, about their own code.
+    '``build_loss`` would be deprecated soon',
     'To copy construct from a tensor, it is recommended to use',
     'DeprecationWarning: `num_anchors` is deprecated',
     'torch.meshgrid: in an upcoming release',
+    # mmseg's test-time augmentation averages maps as mmengine does not like them.
+    'The shape of value will convert from',
     # mmengine's drawing: a box that ends at the image's border counts as outside.
     'Warning: The bbox is out of bounds',
     'Warning: The polygon is out of bounds',
