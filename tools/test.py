@@ -15,9 +15,9 @@ from downstream.training.checkpoints import CheckFits
 from downstream.training.launching import (
     build_runner,
     fit_launcher,
-    leave_processes,
     load_config,
     make_parser,
+    orderly_exit,
     parse,
     use_plain_runner,
 )
@@ -34,6 +34,7 @@ def parse_args(argv):
 
 
 @one_message('nothing is scored; run the same command again')
+@orderly_exit()
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'test_dataloader')
@@ -59,7 +60,6 @@ def main(argv=None):
     runner.register_hook(CheckFits(args.checkpoint, allow_partial=args.allow_partial))
     runner.register_hook(RecordTest(args.checkpoint, args.tta))
     runner.test()
-    leave_processes()
 
 
 if __name__ == '__main__':

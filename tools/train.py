@@ -14,9 +14,9 @@ from downstream.training.launching import (
     fit_launcher,
     fit_precision,
     fit_strategy,
-    leave_processes,
     load_config,
     make_parser,
+    orderly_exit,
     parse,
 )
 from downstream.training.seeds import SameDraws
@@ -46,6 +46,7 @@ def parse_args(argv):
 
 
 @one_message('the same command with --resume goes on from the last checkpoint')
+@orderly_exit()
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
@@ -63,7 +64,6 @@ def main(argv=None):
                                    keep_classes=args.keep_classes))
     runner.register_hook(SameDraws())
     runner.train()
-    leave_processes()
 
 
 if __name__ == '__main__':

@@ -1,12 +1,12 @@
 """What tools/train.py and tools/test.py share: flags, reading the config, fitting the machine."""
 import argparse
 import ast
-import atexit
+import contextlib
 import difflib
 import gc
 import inspect
 import os
-import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ..experiments import CONFIGS
 RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
                'find_unused_parameters', 'activation_checkpointing', 'efficient_conv_bn_eval',
                'model_wrapper_cfg', 'custom_imports', 'tta_model', 'tta_pipeline'}
+PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
 
 def make_parser(description):
@@ -192,7 +193,6 @@ def fit_launcher(cfg):
     # does, and tell DistributedDataParallel that there is no device number.
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group('gloo')
-        atexit.register(leave_processes)  # after an error too
     defaults = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                     find_unused_parameters=cfg.get('find_unused_parameters', False))
     cfg.model_wrapper_cfg = {**defaults, **(cfg.get('model_wrapper_cfg') or {}),
@@ -246,16 +246,41 @@ def build_runner(cfg):
     return runner
 
 
-def leave_processes():
-    """Close the process group, if any, and end its threads.
+@contextlib.contextmanager
+def orderly_exit():
+    """Around a tool's main function: the process group and its threads end with it.
 
-    Gloo's threads that are still running while the interpreter ends reach for it, and abort the
-    process ("terminate called without an active exception"). They end with the group's last
-    reference. FSDP's modules have one, and refer to each other in circles: the last is gone when
-    those are collected, which the model's last user, the tool's main function, must have left.
+    gloo's threads free the tensors and settings of the last operations. What of those is Python's
+    needs the interpreter's lock. A thread that asks for it while the interpreter ends is removed by
+    pthread_exit (CPython before 3.14), in the midst of a C++ destructor, which aborts the process:
+    status -6 after all went well. Torch joins the threads when nothing refers to the group any
+    more. destroy_process_group does not see to that, and models that FSDP or
+    DistributedDataParallel wraps refer to it, from reference cycles.
     """
+    try:
+        yield
+    except BaseException as error:
+        if torch.distributed.is_initialized() and torch.distributed.get_backend() == 'gloo':
+            forget_locals(error)
+            # Joining waits for operations under way, and those for other processes, which may
+            # never come: torchrun stops them when this process has ended.
+            leaving = threading.Thread(target=leave_processes, daemon=True)
+            leaving.start()
+            leaving.join(PATIENCE)
+        raise
+    leave_processes()
+
+
+def leave_processes():
+    """Close the process group, if any, and join its threads. No caller may hold the model."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    for name in ('last_type', 'last_value', 'last_traceback'):  # an error's frames have the model
-        vars(sys).pop(name, None)
-    gc.collect()
+        gc.collect()
+
+
+def forget_locals(error, done=()):
+    """Let go of what the functions that an error ended have held. It prints as before."""
+    if error is not None and error not in done:
+        traceback.clear_frames(error.__traceback__)
+        for behind in (error.__cause__, error.__context__):
+            forget_locals(behind, (*done, error))
