@@ -68,7 +68,7 @@ class Layout:
         lines = [f'{self.source}: {self.kind}' + (f', {self.found}' if self.found else '')]
         for name, split in self.splits.items():
             parts = ', '.join(f'{part} {path}' for part, path in split.places().items())
-            number = f' ({len(split.files):,} listed images)' if split.files else ''
+            number = f' ({len(split.files):,} images)' if split.files else ''
             lines.append(f'{name}: {parts}{number}')
         return '\n  '.join(lines)
 

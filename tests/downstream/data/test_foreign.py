@@ -233,7 +233,7 @@ def test_yolo_without_a_file(tmp_path, images, labels):
      'there is no /nowhere; its own folder is taken'),
     ('train: ../images/train\nval: ../images/train\nnames: [disc, square]\nnc: 2', ''),
     ('path: set\ntrain: list.txt\nval: [images/train]\nnames: [disc, square]',
-     '(2 listed images)'),
+     '(2 images)'),
     ('train: /elsewhere/images/train\nval: /elsewhere/images/val\nnames: [disc, square]',
      'there is no /elsewhere/images/train; its own folder is taken'),
     ('names: [disc, square]', 'where the images of train are; its own folder is taken'),
