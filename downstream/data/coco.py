@@ -97,7 +97,8 @@ class CocoCheck:
             names = {image['id']: image['file_name'] for image in self.images}
             shown = [names.get(entry.get('image_id'), entry.get('file_name')) for entry in entries]
             self.findings.append(Finding(
-                str(self.path), what, [f'{show} {entry.get(show)}' for entry in entries],
+                str(self.path), what,
+                [entry.get('place') or f'{show} {entry.get(show)}' for entry in entries],
                 total=total, remedy=remedy, error=error, images=[name for name in shown if name]))
 
     # -- images --------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..errors import UserError
+from .files import IMAGES
 from .findings import Finding
-from .layouts import IMAGES
 from .loading import what_they_may_mean
 
 MOST_READ = 1000  # label maps that are decoded before a training begins

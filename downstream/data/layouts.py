@@ -1,14 +1,14 @@
 """Where the parts of a data set of one's own lie: said in a YAML file, or found in a folder."""
 import difflib
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ruamel.yaml import YAML, YAMLError
-
 from ..errors import UserError
+from . import voc, yolo
+from .files import images_in, read_yaml
 
 SPLITS = 'train', 'val', 'test'
-IMAGES = '.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'
 DETECTION, SEGMENTATION, PANOPTIC = 'detection', 'segmentation', 'panoptic'
 # What each part of a split is called in the file, by the kind of data.
 NEEDED = {DETECTION: {'annotations', 'images'}, SEGMENTATION: {'images', 'labels'},
@@ -22,10 +22,18 @@ EXAMPLE = {
 
 @dataclass
 class Split:
-    """The places of one split: ``annotations`` is a file, the others are folders."""
+    """The places of one split: ``annotations`` is a file, the others are folders.
+
+    ``files`` are its images where they are not all of the folder.
+    """
     images: Path
     annotations: Path | None = None
     labels: Path | None = None
+    files: list[Path] | None = None
+
+    def places(self) -> dict[str, Path]:
+        parts = dict(annotations=self.annotations, images=self.images, labels=self.labels)
+        return {part: place for part, place in parts.items() if place}
 
 
 @dataclass
@@ -37,9 +45,13 @@ class Layout:
         source: the file or folder that was named.
         splits: by name; 'train' is there.
         classes: their names in the order of their numbers; () where the annotations say them.
-        values: segmentation: {value in a label map: class number}.
+        values: {value in a label map, or number in a YOLO label file: class number}.
         ignore: segmentation: values that count as unlabelled.
         found: in words, as what a folder was understood.
+        suffix: of an annotation tool's label files, one an image: '.txt' (YOLO), '.xml' (Pascal
+            VOC), '.json' (LabelMe); '' where annotations are in COCO's format.
+        keypoints: numbers that follow a box in a YOLO label file.
+        notes: lines to log.
     """
     kind: str
     source: Path
@@ -48,12 +60,16 @@ class Layout:
     values: dict[int, int] = field(default_factory=dict)
     ignore: tuple[int, ...] = (255, )
     found: str = ''
+    suffix: str = ''
+    keypoints: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def __str__(self):
         lines = [f'{self.source}: {self.kind}' + (f', {self.found}' if self.found else '')]
         for name, split in self.splits.items():
-            parts = ', '.join(f'{part} {path}' for part, path in vars(split).items() if path)
-            lines.append(f'{name}: {parts}')
+            parts = ', '.join(f'{part} {path}' for part, path in split.places().items())
+            number = f' ({len(split.files):,} images)' if split.files else ''
+            lines.append(f'{name}: {parts}{number}')
         return '\n  '.join(lines)
 
 
@@ -61,7 +77,7 @@ def find_layout(source: str, kind: str) -> Layout:
     """The layout of a data set.
 
     Args:
-        source: a YAML file, or a folder in a known layout.
+        source: a YAML file, ours or Ultralytics', or a folder in a known layout.
         kind: what the experiment needs.
 
     Raises:
@@ -78,9 +94,7 @@ def find_layout(source: str, kind: str) -> Layout:
     else:
         raise UserError(f'--data {source}: there is no such file or folder')
     for name, split in layout.splits.items():
-        for part, place in vars(split).items():
-            if place is None:
-                continue
+        for part, place in split.places().items():
             if part == 'annotations' and not place.is_file():
                 raise UserError(f'{source}: the annotation file of {name}, {place}, does not exist')
             if part != 'annotations' and not place.is_dir():
@@ -93,12 +107,9 @@ def find_layout(source: str, kind: str) -> Layout:
 
 def in_file(path: Path, kind: str) -> Layout:
     """What a YAML file says: paths are relative to its root, the root is relative to the file."""
-    try:
-        # YAML 1.2, in which a class may be called `no`
-        said = YAML(typ='safe').load(path.read_text(encoding='utf-8-sig'))
-    except (YAMLError, UnicodeDecodeError) as error:
-        words = ' '.join(str(error).split())
-        raise UserError(f'{path} is not a YAML file: {words}') from None
+    said = read_yaml(path)
+    if yolo.describes(said):
+        return in_yolo_file(path, said, kind)
     check_keys(path, said, {'root', 'classes', 'ignore', *SPLITS}, 'the file')
     if not isinstance(said.get('train'), dict):
         raise UserError(f'{path} says nothing of train; for {kind} it needs, e.g.\n'
@@ -166,7 +177,9 @@ def read_values(path: Path, said: dict, layout: Layout):
 
 # -- a folder ----------------------------------------------------------------------------------
 
-# By layout: where the parts of a split lie; {s} is one of the split's names.
+# By layout: where the parts of a split lie (annotations, images, labels); {s} is one of the split's
+# names, and where there is none, all of it is train. *.txt, *.xml, *.json are label files of
+# annotation tools, each called as its image.
 NAMES = dict(train=('train', 'training'), val=('val', 'valid', 'validation'), test=('test', ))
 FOLDERS = {
     DETECTION: [
@@ -177,6 +190,16 @@ FOLDERS = {
         ("COCO's layout", '{s}.json', '{s}', None),
         ("COCO's layout", '{s}.json', 'images/{s}', None),
         ('an export of Roboflow', '{s}/_annotations.coco.json', '{s}', None),
+        ('YOLO', None, 'images/{s}', 'labels/{s}/*.txt'),
+        ('YOLO', None, '{s}/images', '{s}/labels/*.txt'),
+        ('YOLO', None, 'images', 'labels/*.txt'),
+        ('Pascal VOC', None, 'JPEGImages', 'Annotations/*.xml'),
+        ('Pascal VOC', None, 'images/{s}', 'annotations/{s}/*.xml'),
+        ('Pascal VOC', None, 'images', 'annotations/*.xml'),
+        ('Pascal VOC', None, '{s}', '{s}/*.xml'),
+        ('Pascal VOC', None, '.', '*.xml'),
+        ('LabelMe', None, '{s}', '{s}/*.json'),
+        ('LabelMe', None, '.', '*.json'),
     ],
     SEGMENTATION: [
         ("ADE20K's layout", None, 'images/{s}', 'annotations/{s}'),
@@ -199,30 +222,86 @@ def in_folder(root: Path, kind: str) -> Layout:
     """
     root = root.resolve()
     for found, *parts in FOLDERS[kind]:
-        splits = {}
-        for split, names in NAMES.items():
-            for name in names:
-                annotations, images, labels = (part and root / part.format(s=name)
-                                               for part in parts)
-                if (images.is_dir() and (annotations is None or annotations.is_file())
-                        and (labels is None or labels.is_dir())):
-                    splits.setdefault(split, Split(images, annotations, labels))
-        if 'train' in splits:
-            layout = Layout(kind, root, splits, found=found)
-            if kind == SEGMENTATION:
-                read_class_file(layout)
-            return layout
-    expected = '\n  '.join(', '.join(part.format(s='train') for part in parts if part)
-                           for _, *parts in FOLDERS[kind])
+        if found == 'YOLO' and (file := yolo.file_in(root)):
+            return in_yolo_file(file, read_yaml(file), kind)
+        splits = splits_in(root, *parts)
+        if 'train' not in splits:
+            continue
+        layout = Layout(kind, root, splits, found=found)
+        if kind == SEGMENTATION:
+            read_class_file(layout)
+        layout.suffix = Path(parts[-1]).suffix if parts[-1] else ''
+        train = splits['train']
+        if found == 'YOLO':
+            set_names(layout, yolo.names_beside(root, train.labels))
+        if found == 'Pascal VOC':
+            for split, files in voc.image_sets(root, train.images).items():
+                splits[split] = Split(train.images, None, train.labels, files)
+        return layout
+    expected = '\n  '.join(', '.join(part.format(s='train') for part in parts
+                                     if part and part != '.') for _, *parts in FOLDERS[kind])
     other = next((f'. It looks like data for {wanted}' for wanted in FOLDERS if wanted != kind
-                  and recognised(root, wanted)), '')
+                  and any('train' in splits_in(root, *parts) for _, *parts in FOLDERS[wanted])),
+                 '')
     raise UserError(f'--data {root}: for {kind} the folder should have one of\n  {expected}\n'
                     f'or be described by a .yaml file (docs/own_data.md){other}')
 
 
-def recognised(root: Path, kind: str) -> bool:
-    return any(all((root / part.format(s=name)).exists() for part in parts if part)
-               for _, *parts in FOLDERS[kind] for name in NAMES['train'])
+def splits_in(root: Path, annotations: str | None, images: str, labels: str | None
+              ) -> dict[str, Split]:
+    """The splits of which a folder has all parts; the parts are those of a row of FOLDERS."""
+    splits = {}
+    for split, names in NAMES.items() if '{s}' in images else [('train', ('', ))]:
+        for name in names:
+            file, pictures, maps = (part and root / part.format(s=name)
+                                    for part in (annotations, images, labels))
+            if not pictures.is_dir() or file and not file.is_file():
+                continue
+            if maps and maps.suffix:
+                found = has_labels(pictures, maps.parent, maps.suffix)
+                maps = maps.parent
+            else:
+                found = not maps or maps.is_dir()
+            if found:
+                splits.setdefault(split, Split(pictures, file, maps))
+    return splits
+
+
+def has_labels(images: Path, labels: Path, suffix: str) -> bool:
+    """Whether a file has an image's name; others (a list of classes, notes) lie about anywhere."""
+    names = {path.relative_to(labels).with_suffix('') for path in labels.rglob(f'*{suffix}')}
+    return bool(names) and any(path.relative_to(images).with_suffix('') in names
+                               for path in images_in(images))
+
+
+def in_yolo_file(path: Path, said: dict, kind: str) -> Layout:
+    """What Ultralytics' data.yaml says, whose places are there or are those of its own folder.
+
+    Raises:
+        UserError: the experiment learns no boxes, or the images are at neither place.
+    """
+    if kind != DETECTION:
+        raise UserError(f'{path} describes label files of YOLO, which are for detection; an '
+                        f'experiment in {kind} needs other data (docs/own_data.md)')
+    files, notes, absent = yolo.images_of(path, said)
+    layout = Layout(kind, path, {}, found='YOLO', suffix='.txt', notes=notes,
+                    keypoints=yolo.numbers_after_box(path, said))
+    set_names(layout, yolo.read_names(path, said))
+    if absent:
+        layout.splits = next((splits for found, *parts in FOLDERS[kind] if found == 'YOLO' and
+                              'train' in (splits := splits_in(path.parent, *parts))), None)
+        if not layout.splits:
+            raise UserError(absent)
+        notes.append(f'{absent}; its own folder is taken, which has images and labels')
+    for name, images in files.items() if not absent else ():
+        common = Path(os.path.commonpath([image.parent for image in images]))
+        layout.splits[name] = Split(common, files=images)
+    return layout
+
+
+def set_names(layout: Layout, names: dict[int, str]):
+    layout.classes = tuple(names.values())
+    layout.values = {number: index for index, number in enumerate(names)}
 
 
 def read_class_file(layout: Layout):
@@ -240,3 +319,4 @@ def read_class_file(layout: Layout):
                         '(docs/own_data.md)')
     names = [line.strip() for line in file.read_text(encoding='utf-8-sig').splitlines()]
     read_values(file, {'classes': [name for name in names if name]}, layout)
+

@@ -1,19 +1,20 @@
 """``--data``: an experiment on a data set of one's own, without a config of one's own."""
 import colorsys
 import hashlib
-import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from mmengine.config import Config, ConfigDict
 
 from ..errors import UserError
 from .coco import CocoCheck, read_coco
+from .files import images_in, write_json
 from .findings import Finding, stop_at_errors
+from .foreign import to_coco
 from .label_maps import LabelMaps, check_label_maps
-from .layouts import DETECTION, IMAGES, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
+from .layouts import DETECTION, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 
 LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
 # What the experiments' files are written with and no run reads; it would tell of the other data.
@@ -40,8 +41,11 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     """
     kind = kind_of_experiment(cfg)
     layout = find_layout(source, kind)
-    notes = [str(layout)]
+    notes = [str(layout), *layout.notes]
     Path(cfg.work_dir, PREPARED).mkdir(parents=True, exist_ok=True)
+    if layout.suffix:
+        more, findings = to_coco(layout, Path(cfg.work_dir, PREPARED).absolute())
+        notes += more + stop_at_errors(findings)
     for key in (f'{split}_{part}' for split in ('val', 'test') for part in
                 ('dataloader', 'evaluator')):
         cfg[key] = copy_of(cfg.get(key))  # experiments test on their validation set
@@ -73,7 +77,7 @@ def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
         UserError: the data cannot be understood at all.
     """
     layout = find_layout(source, kind)
-    lines, findings = [str(layout)], []
+    lines, findings = [str(layout), *layout.notes], []
     if kind == SEGMENTATION:
         if not layout.classes:
             raise UserError(f'{source} is ADE20K, whose classes the experiments know')
@@ -83,7 +87,14 @@ def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
                          f'{len(layout.classes)} classes')
             findings += check_label_maps(maps, table(layout))
         return lines, findings
-    for name, check in check_splits(layout).items():
+    with TemporaryDirectory() as folder:
+        if layout.suffix:
+            more, findings = to_coco(layout, Path(folder))
+            lines += more
+            if any(finding.error for finding in findings):
+                return lines, findings
+        checks = check_splits(layout)
+    for name, check in checks.items():
         counts = Counter(a['category_id'] for a in check.annotations)
         lines += [f'{name}: {len(check.images):,} images, {len(check.annotations):,} objects, '
                   f'{len(check.with_mask):,} of them with a mask', *check.notes]
@@ -137,13 +148,9 @@ def hold_out(layout: Layout, share: float, folder: Path):
                   if (image['file_name'] in chosen) == (split == 'val')]
         ids = {image['id'] for image in images}
         file = folder / f'{split}_split.json'
-        file.write_text(json.dumps(dict(content, images=images, annotations=[
-            a for a in content['annotations'] if a['image_id'] in ids])))
+        write_json(file, dict(content, images=images, annotations=[
+            a for a in content['annotations'] if a['image_id'] in ids]))
         layout.splits[split] = Split(train.images, file, train.labels)
-
-
-def images_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob('*') if path.suffix.lower() in IMAGES)
 
 
 # -- detection ---------------------------------------------------------------------------------
@@ -152,8 +159,8 @@ def check_splits(layout: Layout) -> dict[str, CocoCheck]:
     """The annotations of each split; the classes are those of the first, which is train."""
     classes, checks = layout.classes, {}
     for name, split in layout.splits.items():
-        checks[name] = CocoCheck(read_coco(split.annotations), split.annotations, split.images,
-                                 classes)
+        said_in = split.labels or split.annotations  # (an annotation tool's folder)
+        checks[name] = CocoCheck(read_coco(split.annotations), said_in, split.images, classes)
         classes = checks[name].classes
     return checks
 
@@ -192,11 +199,8 @@ def fit_detection(cfg: Config, layout: Layout) -> list[str]:
 
 
 def write(cfg: Config, name: str, content: dict) -> Path:
-    """Keep annotations in the work dir. (Several processes write the same at the same time.)"""
-    file = Path(cfg.work_dir, PREPARED, f'{name}.json').absolute()
-    part = file.with_suffix(f'.{os.getpid()}')
-    part.write_text(json.dumps(content))
-    return part.replace(file)
+    """Keep annotations in the work dir."""
+    return write_json(Path(cfg.work_dir, PREPARED, f'{name}.json').absolute(), content)
 
 
 def without_masks(cfg: Config):

@@ -1,0 +1,37 @@
+"""What the label file of one image says, whichever annotation tool wrote it."""
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Labels:
+    """The objects in a label file, and what is wrong with it.
+
+    Attributes:
+        path: of the file.
+        name: of the file, short.
+        size: (width, height) of the image, as the file says; None where it does not.
+        objects: dicts with 'name', 'bbox' (x, y, width, height in pixels), 'place', and maybe
+            'segmentation' (polygons or run lengths) and 'iscrowd', as COCO has them.
+        slips: (what is wrong, place), the place being a file and its line.
+    """
+    path: Path
+    name: str
+    size: tuple[int, int] | None = None
+    objects: list[dict] = field(default_factory=list)
+    slips: list[tuple[str, str]] = field(default_factory=list)
+
+    def wrong(self, what: str, where: object = '', why: object = ''):
+        """Note a mistake at a line (or whatever the file is made of)."""
+        self.slips.append((what, f'{self.name}:{where}'.rstrip(':') + (f': {why}' if why else '')))
+
+
+def box_around(points: list[tuple[float, float]]) -> list[float]:
+    """[x, y, width, height] of the smallest box that holds points."""
+    xs, ys = zip(*points, strict=True)
+    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]
+
+
+def flat(points: list[tuple[float, float]]) -> list[float]:
+    """Points as COCO has a polygon: [x1, y1, x2, y2, ...]."""
+    return [value for point in points for value in point]
