@@ -21,6 +21,8 @@ WARNINGS = (
     # the published models were trained.
     'Default ``avg_non_ignore`` is False',
     'The draw is False, it means that the hook for visualization will not take effect',
+    # What mmseg's merging of views does.
+    'The shape of value will convert from',
     # mmdet's losses, heads and position encodings, about their own code.
     'To copy construct from a tensor, it is recommended to use',
     'DeprecationWarning: `num_anchors` is deprecated',
