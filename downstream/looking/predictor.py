@@ -17,7 +17,6 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.device import get_device
 from mmengine.registry import MODELS, TRANSFORMS, DefaultScope
 from mmengine.runner import load_state_dict
-from mmengine.structures import InstanceData, PixelData
 from PIL import Image, ImageOps
 
 from backbones.pretrained import Match
@@ -31,6 +30,7 @@ from ..scoring.flags import use_tta
 from ..scoring.predictions import SHOWN
 from ..training.checkpoints import bare, check_fit, load_from_file, tensors_of
 from ..training.launching import read_config, without_sync_bn
+from .drawing import draw_labels, draw_objects, instance_colors
 
 # -- what is predicted -------------------------------------------------------------------------
 
@@ -49,27 +49,12 @@ class Prediction:
     kind: ClassVar[str]
 
     def draw(self, score_thr: float = SHOWN) -> np.ndarray:
-        """The prediction on the image, (H, W, 3) RGB uint8, as mmdet's or mmseg's visualizer draws.
+        """The prediction on the image, (H, W, 3) RGB uint8.
 
         Args:
             score_thr: boxes of a lower score are left out.
         """
-        sample = self.sample()
-        if sample is None:  # mmdet's visualizer cannot draw nothing
-            return self.image.copy()
-        visualizer = self.visualizer()
-        visualizer.dataset_meta = self.meta
-        with same_colors():
-            visualizer.add_datasample('', self.image, sample, draw_gt=False,
-                                      **self.options(score_thr))
-        return visualizer.get_image()
-
-    def options(self, score_thr: float) -> dict:
-        return dict(pred_score_thr=score_thr)
-
-    def visualizer(self):
-        from mmdet.visualization import DetLocalVisualizer
-        return DetLocalVisualizer(line_width=2)
+        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         content = io.BytesIO()
@@ -110,14 +95,13 @@ class Detections(Prediction):
                         if score >= SHOWN)
         return ', '.join(f'{count} {name}' for name, count in shown.most_common()) or 'nothing'
 
-    def sample(self):
-        from mmdet.structures import DetDataSample
-        found = InstanceData(bboxes=torch.from_numpy(self.boxes),
-                             scores=torch.from_numpy(self.scores),
-                             labels=torch.from_numpy(self.labels))
-        if self.masks is not None:
-            found.masks = torch.from_numpy(self.masks)
-        return DetDataSample(pred_instances=found)
+    def draw(self, score_thr=SHOWN):
+        keep = self.scores >= score_thr
+        return draw_objects(
+            self.image, self.boxes[keep], None if self.masks is None else self.masks[keep],
+            instance_colors(self.labels[keep], self.meta['palette']),
+            [f'{name} {100 * score:.0f}' for name, score, kept in
+             zip(self.names, self.scores, keep, strict=True) if kept])
 
 
 @dataclass
@@ -139,16 +123,8 @@ class LabelMap(Prediction):
     def __str__(self):
         return ', '.join(self.names)
 
-    def options(self, score_thr):
-        return {}
-
-    def visualizer(self):
-        from mmseg.visualization import SegLocalVisualizer
-        return SegLocalVisualizer(alpha=0.6)
-
-    def sample(self):
-        from mmseg.structures import SegDataSample
-        return SegDataSample(pred_sem_seg=PixelData(data=torch.from_numpy(self.labels)[None]))
+    def draw(self, score_thr=SHOWN):
+        return draw_labels(self.image, self.labels, self.meta['classes'], self.meta['palette'])
 
 
 @dataclass
@@ -191,22 +167,9 @@ class Segments(Prediction):
         return ', '.join(f'{count} {name}' for name, count in
                          Counter(self.names).most_common()) or 'nothing'
 
-    def sample(self):
-        from mmdet.structures import DetDataSample
-        if not len(self):
-            return None
-        return DetDataSample(pred_panoptic_seg=PixelData(sem_seg=self.encoded[None]))
-
-
-@contextlib.contextmanager
-def same_colors():
-    """mmdet varies the colours of masks by chance: here the same in every frame of a video."""
-    state = np.random.get_state()
-    np.random.seed(0)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
+    def draw(self, score_thr=SHOWN):
+        return draw_objects(self.image, None, self.masks,
+                            instance_colors(self.labels, self.meta['palette']), self.names)
 
 
 # -- who predicts ------------------------------------------------------------------------------
