@@ -48,10 +48,11 @@ def main(argv=None):
         TRUSTED.add(args.checkpoint)
     cfg.resume = False
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
-    check_data(cfg, 'test', truth=not args.format_only)
     notes += use_tta(cfg) if args.tta else []
     if args.format_only:
         without_ground_truth(cfg, args.format_only)
+    else:
+        check_data(cfg, 'test')
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)

@@ -138,9 +138,9 @@ def check_coco(dataset, panoptic=False, truth=True):
     for key in lists[:-1]:
         if not content[key]:
             raise UserError(f'the annotation file {path} lists no {key}')
-    for key in lists:
-        needed = (PANOPTIC_KEYS if panoptic and truth else COCO_KEYS)[key]
-        check_entries(content[key], needed, key, path)
+    for key, needed in (PANOPTIC_KEYS if panoptic and truth else COCO_KEYS).items():
+        if key in lists:
+            check_entries(content[key], needed, key, path)
     names = [image['file_name'] for image in content['images']]
     check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
     if not truth:

@@ -1,8 +1,7 @@
 """Boxes, masks and names on an image.
 
-mmdet's and mmseg's visualizers draw through matplotlib, which takes seconds for an image with many
-masks, paint over what they show, and put names outside the image. This takes hundredths of a second
-(docs/predict.md) and lets the image be seen.
+mmdet's visualizer draws through matplotlib, which takes seconds for an image with many masks
+(docs/predict.md); it and mmseg's paint over what they show and let names leave the image.
 """
 import colorsys
 from collections.abc import Sequence

@@ -180,7 +180,7 @@ class Predictor:
     ::
 
         from downstream import Predictor
-        model = Predictor.from_checkpoint('configs/NAME.py', 'CHECKPOINT.pth')
+        model = Predictor.from_checkpoint('configs/maskrcnn_focalnet_t_1x.py', 'epoch_12.pth')
         result = model('image.jpg')
 
     Attributes:

@@ -25,7 +25,7 @@ from PIL import Image
 from prettytable import PrettyTable
 from pycocotools import mask as rle
 
-from ..data.checks import leaf_datasets, some
+from ..data.checks import check_data, leaf_datasets, some
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.loading import type_name, without_truth
 from ..data.own import kind_of_experiment, leaves, metrics_of, steps_of
@@ -198,7 +198,7 @@ def without_ground_truth(cfg, folder: str):
     images serves.
 
     Raises:
-        UserError: an annotation file does not say which category a class is.
+        UserError: the images are not there, or their list does not say which category a class is.
     """
     kind = kind_of_experiment(cfg)
     values = label_values(cfg).tolist() if kind == SEGMENTATION else None
@@ -207,10 +207,12 @@ def without_ground_truth(cfg, folder: str):
         for key in ('seg_map_path', 'seg'):
             (leaf.get('data_prefix') or {}).pop(key, None)
     cfg.test_evaluator = dict(type='WriteResults', folder=str(folder), kind=kind)
+    check_data(cfg, 'test', truth=False)
     if kind == SEGMENTATION:
         cfg.test_evaluator.update(values=values)
         return
-    dataset = leaf_datasets(cfg.test_dataloader.dataset)[0]
+    with DefaultScope.overwrite_default_scope(cfg.get('default_scope')):
+        dataset = leaf_datasets(cfg.test_dataloader.dataset)[0]
     classes = dataset.metainfo['classes']
     known = {category['name']: category['id'] for category in
              json.loads(Path(dataset.ann_file).read_text()).get('categories', [])}
@@ -340,10 +342,9 @@ class Places:
                             f'are not in the annotations of the test_dataloader: {some(strange)}')
 
     def check(self, image_ids, found_categories):
-        strange = sorted(set(image_ids) - self.images.keys(), key=str)
-        self.refuse(strange, len(set(image_ids)), 'images')
-        found = set(found_categories)
-        self.refuse(sorted(found - self.labels.keys(), key=str), len(found), 'categories')
+        for found, known, what in ((set(image_ids), self.images, 'images'),
+                                   (set(found_categories), self.labels, 'categories')):
+            self.refuse(sorted(found - known.keys(), key=str), len(found), what)
 
 
 def read_detections(path: Path, rows: list[dict], cfg, dataset) -> list[dict]:

@@ -121,7 +121,8 @@ def test_without_masks_it_is_mmdets(detection):
     config = config_of(detection, LARGER, "model['type'] = 'FasterRCNN'\n"
                        "del model['roi_head']['mask_head'], "
                        "model['roi_head']['mask_roi_extractor']\n")
-    assert Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)(IMAGE).masks is None
+    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    assert model(IMAGE).masks is None
 
 
 def test_other_masks_are_refused():

@@ -23,7 +23,7 @@ def test_masks_cover_half_and_small_ones_are_in_front():
 
 def test_names_stay_in_the_picture():
     """A box at each corner: the plates are whole."""
-    boxes = np.array([[-9, -9, 9, 9], [150, 0, 160, 9], [150, 95, 170, 110], [0, 95, 9, 100]], float)
+    boxes = np.array([[-9, -9, 9, 9], [150, 0, 160, 9], [150, 95, 170, 110], [0, 95, 9, 99]], float)
     color = np.tile(np.array([[0, 250, 0]], np.uint8), (4, 1))
     for box in boxes:
         picture = drawing.draw_objects(GREY, box[None], None, color[:1], ['a name'])

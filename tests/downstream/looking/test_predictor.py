@@ -184,5 +184,5 @@ def test_refused(detection, segmentation, tmp_path):
 def test_importing_the_project_does_not_import_it():
     code = ('import sys, downstream; assert "Predictor" in downstream.__all__; '
             'assert not any("looking" in name for name in sys.modules); '
-            'from downstream import Predictor; assert "downstream.looking.predictor" in sys.modules')
+            'from downstream import Predictor; assert "downstream.looking.drawing" in sys.modules')
     subprocess.run([sys.executable, '-c', code], check=True, cwd=ROOT, capture_output=True)
