@@ -341,6 +341,13 @@ class Places:
             raise UserError(f'{self.path} has results of other {what}: {len(strange)} of {total} '
                             f'are not in the annotations of the test_dataloader: {some(strange)}')
 
+    def all_there(self, found, what: str):
+        missing = [Path(info['img_path']).name for i, info in enumerate(self.infos)
+                   if i not in found]
+        if missing:
+            raise UserError(f'{self.path} has no {what} of {len(missing)} of the {len(self.infos)} '
+                            f'images of the test_dataloader: {some(missing)}')
+
     def check(self, image_ids, found_categories):
         for found, known, what in ((set(image_ids), self.images, 'images'),
                                    (set(found_categories), self.labels, 'categories')):
@@ -348,9 +355,10 @@ class Places:
 
 
 def read_detections(path: Path, rows: list[dict], cfg, dataset) -> list[dict]:
-    """Images that have no row count as images in which nothing was found."""
+    """Images without a row count as images in which nothing was found."""
     beside = path.with_name(IMAGES)
     places = Places(path, json.loads(beside.read_text()) if beside.is_file() else {}, dataset)
+    places.all_there(set(places.images.values()), 'results')
     places.check((row['image_id'] for row in rows), (row['category_id'] for row in rows))
     has = {key: sum(key in row for row in rows) for key in ('bbox', 'segmentation')}
     if rows and len(rows) not in has.values() or 0 < has['segmentation'] < len(rows):
@@ -440,10 +448,7 @@ def read_panoptic(path: Path, content: dict, cfg, dataset) -> list[dict]:
     places.check((entry['image_id'] for entry in entries),
                  (s['category_id'] for entry in entries for s in entry['segments_info']))
     found = {places.images[entry['image_id']]: entry for entry in entries}
-    missing = [Path(info['img_path']).name for i, info in enumerate(places.infos) if i not in found]
-    if missing:
-        raise UserError(f'{path} has no segments of {len(missing)} of the {len(places.infos)} '
-                        f'images of the test_dataloader: {some(missing)}')
+    places.all_there(found.keys(), 'segments')
     nothing = len(dataset.metainfo['classes'])
 
     def read(entry, info):

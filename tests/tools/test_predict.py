@@ -70,6 +70,9 @@ def test_detections(detection, coco, capsys):
     # The file of another folder: not of the annotations.
     message = refused(score, 'out', '--config', detection)
     assert 'results of other images: 1 of 3' in message and 'one.JPG' in message
+    run(detection, weights, coco / 'val/val1.jpg', '-o', 'val', '--no-pictures')
+    assert 'has no results of 1 of the 2 images of the test_dataloader: val0.jpg' in refused(
+        score, 'val', '--config', detection)
     run(detection, weights, coco / 'val', '-o', 'val', '--no-pictures')
     assert not Path('val/pictures').exists()
     capsys.readouterr()
