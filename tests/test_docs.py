@@ -1,10 +1,13 @@
 """What the README and the docs say is there is there, and their example works."""
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
-from mmengine.registry import MODELS
+from commands import command
+from mmengine.config import Config
+from mmengine.registry import MODELS, DefaultScope
 
 ROOT = Path(__file__).resolve().parents[1]
 PATH = re.compile(r'(?<![\w/])(?:tools|tests|configs|docs|backbones|downstream)/'
@@ -64,3 +67,35 @@ def test_the_pieces_for_a_transformer_of_ones_own():
         if 'feed_forward' in code:
             exec(code, names)
             assert names['y'].shape in ((1, 192, 4, 6), (1, 25, 192))
+
+
+def test_predicting(detection, coco, elsewhere):
+    """The examples in docs/predict.md and the README, as written, with a tiny model."""
+    page = (ROOT / 'docs' / 'predict.md').read_text()
+    Path('configs').mkdir()
+    pages = page, (ROOT / 'README.md').read_text()
+    for name in re.findall(r"'(configs/maskrcnn\w+\.py)'", ''.join(pages)):
+        Path(name).write_text(f"_base_ = '{detection}'\n")
+    cfg = Config.fromfile(detection)
+    with DefaultScope.overwrite_default_scope('mmdet'):
+        weights = MODELS.build(cfg.model).state_dict()
+    for name in 'epoch_12.pth', 'CHECKPOINT.pth':
+        torch.save(dict(state_dict=weights), name)
+    (coco / 'val' / 'val0.jpg').rename('image.jpg')
+    for text in pages:
+        blocks = [code for code in re.findall(r'```python\n(.*?)```', text, re.S)
+                  if 'Predictor' in code or text is page]
+        names = {}
+        for code in blocks:
+            exec(code, names)
+        assert blocks and names['result'].boxes.shape[1] == 4
+    assert Path('predicted.png').is_file() and names['result'].names is not None
+
+
+def test_commands_take_the_options_that_pages_give_them():
+    pages = [ROOT / 'README.md', ROOT / 'docs' / 'predict.md']
+    text = '\n'.join(page.read_text() for page in pages).replace('\\\n', ' ')
+    lines = re.findall(r'^(?: {4})?tools/(predict|score|test)\.py (.*)', text, re.MULTILINE)
+    assert {name for name, _ in lines} == {'predict', 'score', 'test'}
+    for name, arguments in lines:
+        command(name).parse_args(shlex.split(arguments))

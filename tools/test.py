@@ -11,6 +11,7 @@ from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
+from downstream.scoring.results import without_ground_truth
 from downstream.training.checkpoints import CheckFits
 from downstream.training.launching import (
     build_runner,
@@ -27,6 +28,9 @@ def parse_args(argv):
     parser = make_parser(__doc__)
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this file')
+    parser.add_argument('--format-only', metavar='DIR',
+                        help='write the predictions as COCO\'s and ADE20K\'s servers take them; '
+                             'nothing is scored and no ground truth is needed (docs/predict.md)')
     parser.add_argument('--show-dir', help='draw the predictions into this folder')
     parser.add_argument('--tta', action='store_true',
                         help="test-time augmentation: the config's tta_model and tta_pipeline")
@@ -45,8 +49,11 @@ def main(argv=None):
         TRUSTED.add(args.checkpoint)
     cfg.resume = False
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
-    check_data(cfg, 'test')
     notes += use_tta(cfg) if args.tta else []
+    if args.format_only:
+        without_ground_truth(cfg, args.format_only)
+    else:
+        check_data(cfg, 'test')
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)
@@ -58,7 +65,8 @@ def main(argv=None):
         runner.test_evaluator.metrics.append(
             METRICS.build(dict(type=kind, out_file_path=args.out)))
     runner.register_hook(CheckFits(args.checkpoint, allow_partial=args.allow_partial))
-    runner.register_hook(RecordTest(args.checkpoint, args.tta))
+    if not args.format_only:
+        runner.register_hook(RecordTest(args.checkpoint, args.tta))
     runner.test()
 
 

@@ -12,10 +12,13 @@ from mmengine.registry import DATASETS, init_default_scope
 from ..errors import UserError
 
 
-def check_data(cfg, *splits):
+def check_data(cfg, *splits, truth=True):
     """Check the data sets (and evaluators) of the splits, e.g. 'train', 'val'.
 
     Files are listed once a folder and annotation files read once, by the first process only.
+
+    Args:
+        truth: whether ground truth must be there; otherwise a list of images will do.
 
     Raises:
         UserError: something is missing or does not fit together.
@@ -29,7 +32,7 @@ def check_data(cfg, *splits):
         same_root = [other for _, other in found if other.data_root == dataset.data_root]
         try:
             check_paths(dataset)
-            check_content(dataset)
+            check_content(dataset, truth)
         except UserError as error:
             raise UserError(f'{where}: {error}\n{hint(cfg, dataset, same_root)}') from None
         check_heads(cfg.get('model', {}), dataset, where)
@@ -96,13 +99,13 @@ def check_paths(dataset):
                 raise UserError(f'the folder {folder} (data_prefix.{key}) is empty')
 
 
-def check_content(dataset):
+def check_content(dataset, truth):
     """The deep checks, for the kinds of data sets that the configs here use."""
     kinds = {kind.__name__ for kind in type(dataset).__mro__}
     if '://' in str(dataset.data_root):
         return
     if 'CocoDataset' in kinds:
-        check_coco(dataset, panoptic='CocoPanopticDataset' in kinds)
+        check_coco(dataset, 'CocoPanopticDataset' in kinds, truth)
     elif 'BaseSegDataset' in kinds:
         check_segmentation(dataset)
     elif 'LabelMaps' in kinds:
@@ -118,7 +121,7 @@ PANOPTIC_KEYS = dict(COCO_KEYS, categories=('id', 'name', 'isthing'),
 SEGMENT_KEYS = ('id', 'category_id', 'bbox', 'area', 'iscrowd')
 
 
-def check_coco(dataset, panoptic=False):
+def check_coco(dataset, panoptic=False, truth=True):
     path = dataset.ann_file
     try:
         with open(path, encoding='utf-8') as file:
@@ -126,16 +129,22 @@ def check_coco(dataset, panoptic=False):
     except ValueError as error:
         raise UserError(f'the annotation file {path} is not JSON, or not all of it ({error})'
                         ) from None
-    lacking = [key for key in ('images', 'annotations', 'categories')
+    lists = ('images', 'annotations', 'categories') if truth else ('images', 'categories')
+    lacking = [key for key in lists
                if not isinstance(content, dict) or not isinstance(content.get(key), list)]
     if lacking:
         raise UserError(f'the annotation file {path} is not in COCO format: no list of '
                         f'{", ".join(lacking)}')
-    for key in ('images', 'annotations'):
+    for key in lists[:-1]:
         if not content[key]:
             raise UserError(f'the annotation file {path} lists no {key}')
-    for key, needed in (PANOPTIC_KEYS if panoptic else COCO_KEYS).items():
-        check_entries(content[key], needed, key, path)
+    for key, needed in (PANOPTIC_KEYS if panoptic and truth else COCO_KEYS).items():
+        if key in lists:
+            check_entries(content[key], needed, key, path)
+    names = [image['file_name'] for image in content['images']]
+    check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
+    if not truth:
+        return
     segments = content['annotations']
     if panoptic:
         segments = [segment for annotation in segments for segment in annotation['segments_info']]
@@ -164,8 +173,6 @@ def check_coco(dataset, panoptic=False):
         raise UserError(f'the annotation file {path} has annotations of categories that it does '
                         f'not define: ids {some(sorted(unknown))}')
 
-    names = [image['file_name'] for image in content['images']]
-    check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
     if panoptic and (maps := folders(dataset).get('seg')):
         # mmdet finds a map by its image's name, the metric by its own.
         names = {name.replace('.jpg', '.png') for name in names}

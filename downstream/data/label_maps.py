@@ -23,7 +23,8 @@ class LabelMaps(BaseDataset):
     """Segmentation data: an image folder and a label folder, files paired by their names.
 
     ``data_prefix`` has 'img_path' and 'seg_map_path'. The names may have any suffix of images
-    (mmseg's BaseSegDataset takes one), and lie in subfolders. A label map is called as its image.
+    (mmseg's BaseSegDataset takes one), and lie in subfolders. A label map is called as its image;
+    without 'seg_map_path' there are none.
 
     Args:
         ann_file: a text file with names in the image folder, one a line; '' for all images there.
@@ -35,9 +36,9 @@ class LabelMaps(BaseDataset):
 
     def load_data_list(self) -> list[dict]:
         """Paths, as mmseg's transforms take them."""
-        images, labels = (Path(self.data_prefix[key]) for key in ('img_path', 'seg_map_path'))
+        images, labels = Path(self.data_prefix['img_path']), self.data_prefix.get('seg_map_path')
         maps = {}
-        for path in sorted(labels.rglob('*')):
+        for path in sorted(Path(labels).rglob('*')) if labels else ():
             if path.suffix.lower() in SUFFIXES:
                 maps.setdefault(path.relative_to(labels).with_suffix(''), []).append(path)
         if self.ann_file:
@@ -47,6 +48,9 @@ class LabelMaps(BaseDataset):
                      if path.suffix.lower() in IMAGES]
         if not names:
             raise UserError(f'the folder {images} holds no images ({", ".join(IMAGES)})')
+        if not labels:
+            return [dict(img_path=str(images / name), reduce_zero_label=False, seg_fields=[])
+                    for name in names]
         found = {name: maps.get(name.with_suffix(''), []) for name in names}
         lacking = [str(name) for name, paths in found.items() if len(paths) != 1]
         if lacking:

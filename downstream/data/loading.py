@@ -4,6 +4,7 @@ The policy: a run stops rather than train or score on half an image. Repair the 
 out of the annotations) and go on with ``tools/train.py CONFIG --resume``.
 """
 import io
+import re
 
 import mmcv
 import mmengine.fileio as fileio
@@ -16,6 +17,31 @@ from ..errors import UserError
 
 UNKNOWN = -1  # in a table of label values
 REPAIR = 'get the file again, then go on with tools/train.py CONFIG --resume'
+
+
+def type_name(step) -> str:
+    """The name of a pipeline step's class, without a scope."""
+    return step['type'].rpartition('.')[2] if isinstance(step['type'], str) else (
+        step['type'].__name__)
+
+
+def is_image_loader(step) -> bool:
+    return type_name(step).startswith('LoadImage')
+
+
+def without_truth(pipeline: list) -> list:
+    """A config's pipeline for images that have no annotations: no step loads them.
+
+    Those of nested transforms (TestTimeAug's alternatives) are left out too.
+    """
+    kept = []
+    for step in pipeline:
+        if not isinstance(step, dict):  # one after the other, or alternatives
+            kept += filter(None, [without_truth(step)])
+        elif is_image_loader(step) or not re.match('Load', type_name(step)):
+            kept.append({**step, 'transforms': without_truth(step['transforms'])}
+                        if 'transforms' in step else step)
+    return kept
 
 
 # Under upstream's name, in its place: mmdet's and mmseg's inferencers look for that name in a

@@ -3,6 +3,7 @@ import cv2
 import mmengine.fileio as fileio
 import numpy as np
 from mmdet.datasets.transforms import LoadAnnotations, LoadPanopticAnnotations
+from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmengine.registry import TRANSFORMS
 
 from ..errors import UserError
@@ -17,6 +18,26 @@ def rgb_to_id(image: np.ndarray) -> np.ndarray:
 def id_to_rgb(ids: np.ndarray) -> np.ndarray:
     """The inverse of :func:`rgb_to_id`, for ids below 256^3."""
     return np.stack([ids & 255, ids >> 8 & 255, ids >> 16 & 255], -1).astype(np.uint8)
+
+
+def encode_segments(seg: np.ndarray, category_ids: list[int]) -> tuple[bytes, list[dict]]:
+    """A model's segments in COCO's panoptic format.
+
+    Args:
+        seg: (H, W) class number + 1000 x the number of a thing; as many as there are classes, or
+            more, for nothing.
+        category_ids: of each class.
+
+    Returns:
+        The PNG, and its segments_info: ids from 1 in order of the model's own numbers.
+    """
+    numbers, where = np.unique(seg, return_inverse=True)
+    labels = numbers % INSTANCE_OFFSET
+    ids = np.where(labels < len(category_ids), 1 + np.arange(len(numbers)), 0)
+    image = id_to_rgb(ids[where.reshape(seg.shape)])
+    return cv2.imencode('.png', image[..., ::-1])[1].tobytes(), [
+        dict(id=int(i), category_id=category_ids[label])
+        for i, label in zip(ids, labels, strict=True) if i]
 
 
 @TRANSFORMS.register_module()

@@ -16,6 +16,8 @@ def check_flags(cfg, args):
         raise UserError(f'--tta: {args.config} has no tta_model and tta_pipeline')
     if args.show_dir and 'visualization' not in cfg.get('default_hooks', {}):
         raise UserError(f'--show-dir: {args.config} has no default_hooks.visualization')
+    if args.format_only:
+        make_writable(args.format_only, '--format-only')
     if args.show_dir:
         make_writable(args.show_dir, '--show-dir')
 
@@ -38,11 +40,13 @@ def use_tta(cfg):
     while 'dataset' in dataset:
         dataset = dataset.dataset
     dataset.pipeline = cfg.tta_pipeline
-    if not cfg.model.module.get('roi_head', {}).get('mask_head'):
+    if (not cfg.model.module.get('roi_head', {}).get('mask_head')
+            or cfg.tta_model.type.rpartition('.')[2] != 'DetTTAModel'):
         return []
     cfg.model.module.roi_head.mask_head = None
-    metrics = cfg.test_evaluator
+    metrics = cfg.get('test_evaluator') or []
     for metric in [metrics] if isinstance(metrics, dict) else metrics:
         if 'segm' in metric.get('metric', ''):
             metric.metric = 'bbox'
-    return ['--tta: mmdet merges the boxes of the views, not their masks; only boxes are scored.']
+    return ["--tta: mmdet's DetTTAModel merges the boxes of the views, not their masks: boxes only."
+            " MaskTTAModel (--cfg-options tta_model.type=MaskTTAModel) merges masks too."]

@@ -7,16 +7,13 @@ import json
 import tempfile
 from pathlib import Path
 
-import cv2
-import numpy as np
 from hotcoco import panoptic
-from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from prettytable import PrettyTable
 
-from ..data.panoptic import id_to_rgb
+from ..data.panoptic import encode_segments
 from ..errors import UserError
 
 
@@ -56,18 +53,10 @@ class PanopticQuality(BaseMetric):
         classes = self.dataset_meta['classes']
         for sample in data_samples:
             seg = sample['pred_panoptic_seg']['sem_seg'][0].cpu().numpy()  # (H, W)
-            segments, where = np.unique(seg, return_inverse=True)
-            labels = segments % INSTANCE_OFFSET
-            # From 1, in order of the model's own numbers; 0 where it found nothing.
-            ids = np.where(labels < len(classes), 1 + np.arange(len(segments)), 0)
-            image = id_to_rgb(ids[where.reshape(seg.shape)])
+            png, segments = encode_segments(seg, [self.ids[name] for name in classes])
             self.results.append(dict(
-                image_id=sample['img_id'],
-                file_name=f'{Path(sample["img_path"]).stem}.png',
-                segments_info=[
-                    dict(id=int(i), category_id=self.ids[classes[label]])
-                    for i, label in zip(ids, labels, strict=True) if i],
-                png=cv2.imencode('.png', image[..., ::-1])[1].tobytes()))
+                image_id=sample['img_id'], file_name=f'{Path(sample["img_path"]).stem}.png',
+                segments_info=segments, png=png))
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:

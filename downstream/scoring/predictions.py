@@ -138,7 +138,9 @@ def score(cfg, dataset, predictions: list[dict], source) -> Scores | None:
 def score_detection(metric, predictions, dataset) -> Scores:
     """COCO's AP of boxes and masks; an image's score is its F1."""
     from mmdet.datasets.api_wrappers import COCO, COCOeval
-    names, truth = dataset.metainfo['classes'], metric._coco_api
+    # COCO's boxes and masks are of things, where a model finds stuff too.
+    names = dataset.metainfo.get('thing_classes') or dataset.metainfo['classes']
+    truth = metric._coco_api
     metric.cat_ids = truth.get_cat_ids(cat_names=names)
     metric.process({}, predictions)
     with tempfile.TemporaryDirectory() as folder:

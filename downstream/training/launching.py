@@ -1,4 +1,4 @@
-"""What tools/train.py and tools/test.py share: flags, reading the config, fitting the machine."""
+"""What the tools that run models share: flags, reading the config, fitting the machine."""
 import argparse
 import ast
 import contextlib
@@ -33,19 +33,27 @@ def make_parser(description):
     parser.add_argument('config', help='config file')
     parser.add_argument('--work-dir', help='for logs and checkpoints; work_dirs/<config name> '
                                            'under the current directory by default')
+    add_config_options(parser)
+    add_weight_options(parser)
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    return parser
+
+
+def add_config_options(parser):
     parser.add_argument('--data', metavar='FILE_OR_FOLDER',
                         help='data of your own in place of the experiment\'s: a .yaml file that '
                              'describes it, or a folder (docs/own_data.md)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
                         help='set entries of the config, e.g. train_dataloader.batch_size=4')
+
+
+def add_weight_options(parser):
     parser.add_argument('--trust-checkpoint', action='store_true',
                         help='read the weight files that are named here even where that runs code '
                              'from them; for files of your own or of people you trust')
     parser.add_argument('--allow-partial', action='store_true',
                         help='take a weight file that fits the model only in part')
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
-    return parser
 
 
 def parse(parser, argv):
@@ -54,7 +62,8 @@ def parse(parser, argv):
     except (ValueError, AssertionError) as error:  # from DictAction
         raise UserError('--cfg-options takes KEY=VALUE pairs with balanced brackets and no spaces '
                         f'inside a value, e.g. train_dataloader.batch_size=4 ({error})') from None
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    if 'local_rank' in args:
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     return args
 
 

@@ -79,10 +79,10 @@ val_evaluator = dict(
     backend_args=backend_args)
 test_evaluator = val_evaluator
 
-# Test-time augmentation merges boxes; mmdet has none for masks. tools/test.py --tta therefore
-# leaves Mask R-CNN's mask head out and scores boxes only.
+# Boxes of all views by NMS, then the mean of the masks that each view has of them. (mmdet's own
+# DetTTAModel has none for masks.)
 tta_model = dict(
-    type='DetTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
+    type='MaskTTAModel', tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100))
 tta_pipeline = [
     dict(type='LoadImageFromFile', backend_args=backend_args),
     dict(

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Predict images and videos: ``python tools/predict.py CONFIG CHECKPOINT INPUT... -o OUT``.
+
+Writes pictures, and results in COCO's formats or as label maps (docs/predict.md). The same command
+goes on where it was stopped. Status 1 where a file was broken and left out.
+"""
+import in_venv  # noqa: F401
+
+# isort: split
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from backbones.pretrained import TRUSTED
+from downstream.data.own import use_data
+from downstream.errors import UserError, one_message
+from downstream.looking.inputs import find_inputs
+from downstream.looking.outputs import Output
+from downstream.looking.predictor import Predictor
+from downstream.scoring.predictions import SHOWN
+from downstream.scoring.results import label_values
+from downstream.training.launching import (
+    add_config_options,
+    add_weight_options,
+    make_writable,
+    parse,
+    read_config,
+)
+
+
+def parse_args(argv):
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='file or URL')
+    parser.add_argument('inputs', nargs='+', metavar='INPUT',
+                        help="image, video, folder, or a pattern such as 'photos/*.jpg'")
+    parser.add_argument('-o', '--out', type=Path, required=True, help='folder for the results')
+    parser.add_argument('--batch', type=int, default=1, metavar='N',
+                        help='images at a time (default: 1)')
+    parser.add_argument('--score-thr', type=float, default=SHOWN, metavar='SCORE',
+                        help='least score of what is drawn (default: %(default)s); the results '
+                             'have all')
+    parser.add_argument('--device', help="such as cuda:1 or cpu (default: the GPU, if there's one)")
+    parser.add_argument('--tta', action='store_true',
+                        help="test-time augmentation: the config's tta_model and tta_pipeline")
+    parser.add_argument('--no-pictures', action='store_true', help='write the results alone')
+    parser.add_argument('--fresh', action='store_true',
+                        help='repeat what is done already, in place of going on')
+    add_config_options(parser)
+    add_weight_options(parser)
+    return parse(parser, argv)
+
+
+@one_message('the same command goes on where it was')
+def main(argv=None):
+    args = parse_args(argv)
+    if args.batch < 1:
+        raise UserError(f'--batch {args.batch}: at least one image at a time')
+    cfg = read_config(args.config, args.cfg_options, 'model', 'test_dataloader')
+    inputs = find_inputs(args.inputs)
+    if args.trust_checkpoint:
+        TRUSTED.add(args.checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        cfg.work_dir = folder  # for annotations that --data has to put right
+        notes = use_data(cfg, args.data) if args.data else []
+        predictor = Predictor.from_checkpoint(cfg, args.checkpoint, args.device, args.tta,
+                                              args.allow_partial)
+    make_writable(args.out, '--out')
+    file = Path(args.checkpoint)
+    output = Output(
+        predictor, args.out, args.batch, args.score_thr, not args.no_pictures,
+        label_values(cfg) if predictor.kind == 'segmentation' else None,
+        dict(config=args.config, checkpoint=args.checkpoint, options=str(args.cfg_options),
+             data=args.data, tta=args.tta,
+             state=[file.stat().st_size, file.stat().st_mtime_ns] if file.is_file() else None))
+    skipped = output.run(inputs, args.fresh)
+    for note in [*notes, *predictor.notes, *output.notes]:
+        print(note)
+    print(f'{len(inputs) - len(skipped)} of {len(inputs)} done: {args.out}')
+    if skipped:
+        sys.exit('\n'.join(f'skipped: {why}' for why in skipped.values()))
+
+
+if __name__ == '__main__':
+    main()
