@@ -23,8 +23,6 @@ WARNINGS = (
     'The draw is False, it means that the hook for visualization will not take effect',
     # mmengine's wrapper for several processes, of the argument that it gives itself by default.
     '`broadcast_buffers` is deprecated',
-    # What mmseg's merging of views does.
-    'The shape of value will convert from',
     # The libraries' losses, heads and position encodings, about their own code.
     '``build_loss`` would be deprecated soon',
     'To copy construct from a tensor, it is recommended to use',
