@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from ..data.checks import some
-from ..data.layouts import IMAGES
+from ..data.files import IMAGES
 from ..errors import UserError
 
 VIDEOS = '.mp4', '.avi', '.mov', '.mkv', '.webm', '.m4v', '.mpg', '.mpeg', '.wmv'
