@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from mmengine.registry import MODELS, DefaultScope
+
+from downstream.training.launching import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / 'tools'
 
@@ -31,6 +35,17 @@ def two_processes(config, *args):
         list(map(str, [TOOLS / 'dist_train.sh', config, '2', *args])),
         env=env, capture_output=True, text=True, timeout=600)  # on a busy machine
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def weights_of(config, path='weights.pth', seed=0, **options) -> str:
+    """A checkpoint of a config's model with random weights; ``options`` as --cfg-options."""
+    cfg = read_config(config, options, 'model')
+    torch.manual_seed(seed)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model)
+        model.init_weights()
+    torch.save(dict(state_dict=model.state_dict()), path)
+    return path
 
 
 def refused(main, *argv):

@@ -10,6 +10,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
 from ..errors import UserError
+from .parts import leaves, metrics_of
 
 
 def check_data(cfg, *splits, truth=True):
@@ -37,8 +38,7 @@ def check_data(cfg, *splits, truth=True):
             raise UserError(f'{where}: {error}\n{hint(cfg, dataset, same_root)}') from None
         check_heads(cfg.get('model', {}), dataset, where)
     for split in splits:
-        metrics = cfg.get(f'{split}_evaluator') or []
-        for metric in [metrics] if isinstance(metrics, dict) else metrics:
+        for metric in metrics_of(cfg, split):
             ann_file = metric.get('ann_file')
             if ann_file and '://' not in ann_file and not os.path.isfile(ann_file):
                 raise UserError(f'{split}_evaluator: its annotation file {ann_file} does not '
@@ -47,10 +47,11 @@ def check_data(cfg, *splits, truth=True):
 
 def leaf_datasets(cfg):
     """The data sets behind a config's wrappers, built but not read: with their paths resolved."""
-    if 'datasets' in cfg:
-        return [leaf for part in cfg.datasets for leaf in leaf_datasets(part)]
-    if 'dataset' in cfg:
-        return leaf_datasets(cfg.dataset)
+    return [dataset for leaf in leaves(cfg) for dataset in built(leaf)]
+
+
+def built(cfg):
+    """One data set, or none where it is of a kind that is not checked here."""
     try:
         with DATASETS.switch_scope_and_registry(cfg.get('_scope_')) as registry:
             kind = cfg.type if isinstance(cfg.type, type) else registry.get(cfg.type)
@@ -266,10 +267,13 @@ HEAD_CLASSES = dict(
     num_stuff_classes=('stuff_classes', ))
 
 
+OTHER_CLASSES = 'rpn_head', 'semantic_head'  # heads that do not count the data set's
+
+
 def head_classes(node, name='model'):
     """(name, keys of metainfo, number) of all heads below, but for those of other classes."""
     for key, value in node.items():
-        if not key.endswith('head') or key in ('rpn_head', 'semantic_head'):
+        if not key.endswith('head') or key in OTHER_CLASSES:
             continue
         for index, head in enumerate(value if isinstance(value, (list, tuple)) else [value]):
             if not isinstance(head, dict):

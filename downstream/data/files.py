@@ -38,7 +38,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def write_json(path: Path, content: dict) -> Path:
+def write_json(path: Path, content: dict | list) -> Path:
     """Write a file at once: several processes write the same at the same time."""
     part = path.with_suffix(f'.{os.getpid()}')
     part.write_text(json.dumps(content))

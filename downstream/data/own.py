@@ -1,22 +1,23 @@
 """``--data``: an experiment on a data set of one's own, without a config of one's own."""
 import colorsys
+import copy
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 
 from ..errors import UserError
+from .checks import OTHER_CLASSES
 from .coco import CocoCheck, read_coco
 from .files import images_in, write_json
 from .findings import Finding, stop_at_errors
 from .foreign import to_coco
 from .label_maps import LabelMaps, check_label_maps
 from .layouts import DETECTION, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
+from .parts import LOADERS, leaves, metrics_of, steps_of
 
-LOADERS = {split: f'{split}_dataloader' for split in ('train', 'val', 'test')}
 # What the experiments' files are written with and no run reads; it would tell of the other data.
 VARIABLES = 'data_root', 'metainfo', 'train_pipeline', 'test_pipeline', 'dataset'
 PREPARED = 'data'  # the folder in the work dir for annotations that had to be put right
@@ -48,7 +49,7 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
         notes += more + stop_at_errors(findings)
     for key in (f'{split}_{part}' for split in ('val', 'test') for part in
                 ('dataloader', 'evaluator')):
-        cfg[key] = copy_of(cfg.get(key))  # experiments test on their validation set
+        cfg[key] = copy.deepcopy(cfg.get(key))  # experiments test on their validation set
     if 'val' not in layout.splits and val_split:
         hold_out(layout, val_split, Path(cfg.work_dir, PREPARED))
         notes.append(f'{val_split:g} of the training images, chosen by the hash of their names, '
@@ -294,7 +295,7 @@ FITTERS = {DETECTION: fit_detection, SEGMENTATION: fit_segmentation, PANOPTIC: f
 def fit_heads(node, **numbers: int):
     """Set the numbers of classes of all heads below, and weights that are one for each class."""
     for key, value in node.items():
-        if key in ('rpn_head', 'semantic_head'):
+        if key in OTHER_CLASSES:
             continue
         for part in value if isinstance(value, list | tuple) else [value]:
             if not isinstance(part, dict):
@@ -305,33 +306,6 @@ def fit_heads(node, **numbers: int):
                 if isinstance(loss.get('class_weight'), list):  # the last is for "no object"
                     loss['class_weight'] = [1.] * sum(numbers.values()) + loss['class_weight'][-1:]
             fit_heads(part, **numbers)
-
-
-def steps_of(cfg: Config, kind: str) -> Iterator[ConfigDict]:
-    """All steps of a type in all pipelines: of data sets, of nested transforms, of --tta."""
-    def walk(node):
-        if isinstance(node, dict):
-            if str(node.get('type')).rpartition('.')[2] == kind:
-                yield node
-            for value in node.values():
-                yield from walk(value)
-        elif isinstance(node, list | tuple):
-            for value in node:
-                yield from walk(value)
-
-    for key in (*LOADERS.values(), 'tta_pipeline'):
-        yield from walk(cfg.get(key))
-
-
-def leaves(dataset) -> Iterator[ConfigDict]:
-    """The data sets behind a config's wrappers."""
-    if 'dataset' in dataset:
-        yield from leaves(dataset.dataset)
-    elif 'datasets' in dataset:
-        for part in dataset.datasets:
-            yield from leaves(part)
-    else:
-        yield dataset
 
 
 def set_paths(cfg: Config, split: str, drop=(), **values):
@@ -347,16 +321,11 @@ def set_paths(cfg: Config, split: str, drop=(), **values):
             dataset[key] = value
 
 
-def metrics_of(cfg: Config, split: str) -> list:
-    metrics = cfg.get(f'{split}_evaluator') or []
-    return [metrics] if isinstance(metrics, dict) else list(metrics)
-
-
 def fit_splits(cfg: Config, layout: Layout) -> list[str]:
     """Do without what the data does not have: no validation, or no test set of its own."""
     if 'val' in layout.splits and 'test' not in layout.splits:
-        cfg.test_dataloader = copy_of(cfg.val_dataloader)
-        cfg.test_evaluator = copy_of(cfg.val_evaluator)
+        cfg.test_dataloader = copy.deepcopy(cfg.val_dataloader)
+        cfg.test_evaluator = copy.deepcopy(cfg.val_evaluator)
     if 'val' in layout.splits:
         return []
     for key in ('val_dataloader', 'val_evaluator', 'val_cfg'):
@@ -368,12 +337,6 @@ def fit_splits(cfg: Config, layout: Layout) -> list[str]:
             cfg[key] = None
     return [f'{layout.source} has no val: nothing is scored in training. --val-split 0.1 scores on '
             'a tenth of the training images and trains without them.']
-
-
-def copy_of(node):
-    if isinstance(node, dict):
-        return type(node)({key: copy_of(value) for key, value in node.items()})
-    return type(node)(copy_of(value) for value in node) if isinstance(node, list) else node
 
 
 def palette(count: int) -> list[list[int]]:

@@ -24,7 +24,8 @@ from backbones.pretrained import Match
 from ..data.checks import head_classes, leaf_datasets
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.loading import REPAIR, is_image_loader, without_truth
-from ..data.own import kind_of_experiment, leaves, palette
+from ..data.own import kind_of_experiment, palette
+from ..data.parts import leaves
 from ..errors import UserError
 from ..scoring.flags import use_tta
 from ..scoring.predictions import SHOWN

@@ -1,6 +1,7 @@
 """What the flags of tools/test.py set in a config."""
 from pathlib import Path
 
+from ..data.parts import leaves, metrics_of
 from ..errors import UserError
 from ..training.launching import make_writable
 
@@ -36,16 +37,13 @@ def draw_into(cfg, folder):
 def use_tta(cfg):
     """Wrap the model for test-time augmentation. Returns the lines to log about it."""
     cfg.model = dict(**cfg.tta_model, module=cfg.model)
-    dataset = cfg.test_dataloader.dataset
-    while 'dataset' in dataset:
-        dataset = dataset.dataset
-    dataset.pipeline = cfg.tta_pipeline
+    for dataset in leaves(cfg.test_dataloader.dataset):
+        dataset.pipeline = cfg.tta_pipeline
     if (not cfg.model.module.get('roi_head', {}).get('mask_head')
             or cfg.tta_model.type.rpartition('.')[2] != 'DetTTAModel'):
         return []
     cfg.model.module.roi_head.mask_head = None
-    metrics = cfg.get('test_evaluator') or []
-    for metric in [metrics] if isinstance(metrics, dict) else metrics:
+    for metric in metrics_of(cfg, 'test'):
         if 'segm' in metric.get('metric', ''):
             metric.metric = 'bbox'
     return ["--tta: mmdet's DetTTAModel merges the boxes of the views, not their masks: boxes only."

@@ -15,6 +15,7 @@ import torch
 from mmengine.registry import DATASETS, METRICS, init_default_scope
 from tqdm import tqdm
 
+from ..data.parts import leaves, metrics_of
 from ..errors import UserError
 
 SHOWN = 0.3  # boxes of a lower score are neither drawn nor counted in an image's F1
@@ -63,11 +64,10 @@ def build_dataset(cfg):
     """The test data set of a config, whose items are images and ground truth at original size."""
     init_default_scope(cfg.get('default_scope') or 'mmengine')
     dataset = copy.deepcopy(cfg.test_dataloader.dataset)
-    leaf = dataset
-    while 'dataset' in leaf:
-        leaf = leaf.dataset
-    leaf.pipeline = [step for step in leaf.pipeline if re.search(r'(^|\.)(Load|Pack)', step.type)]
-    leaf.pipeline[-1].meta_keys = ('img_path', 'ori_shape')
+    for leaf in leaves(dataset):
+        leaf.pipeline = [step for step in leaf.pipeline
+                         if re.search(r'(^|\.)(Load|Pack)', step.type)]
+        leaf.pipeline[-1].meta_keys = ('img_path', 'ori_shape')
     with quiet():
         return DATASETS.build(dataset)
 
@@ -121,8 +121,7 @@ def score(cfg, dataset, predictions: list[dict], source) -> Scores | None:
             f'{source} holds predictions of another data set: of {len(predicted)} images from '
             f'{predicted[0]} to {predicted[-1]}; the test_dataloader has {len(names)}, from '
             f'{names[0]} to {names[-1]}')
-    evaluators = cfg.test_evaluator
-    for evaluator in [evaluators] if isinstance(evaluators, dict) else evaluators:
+    for evaluator in metrics_of(cfg, 'test'):
         key, scorer = SCORERS.get(evaluator.type.rpartition('.')[2], (None, None))
         if scorer is None:
             continue

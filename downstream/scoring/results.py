@@ -26,11 +26,14 @@ from prettytable import PrettyTable
 from pycocotools import mask as rle
 
 from ..data.checks import check_data, leaf_datasets, some
+from ..data.files import write_json
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.loading import type_name, without_truth
-from ..data.own import kind_of_experiment, leaves, metrics_of, steps_of
+from ..data.own import kind_of_experiment
 from ..data.panoptic import encode_segments, rgb_to_id
+from ..data.parts import leaves, metrics_of, steps_of
 from ..errors import UserError
+from ..heads.dino import COCO_IDS
 from .predictions import SCORERS, Scores, load_predictions
 
 PREDICTIONS, MASKS, IMAGES = 'predictions.json', 'masks.json', 'images.json'
@@ -45,8 +48,7 @@ def numbers(text: str) -> list[int]:
     return [number for pair in pairs for number in range(int(pair[0]), int(pair[-1]) + 1)]
 
 
-# The ids of COCO's categories in its annotation files, in the order of mmdet's classes.
-COCO_THINGS = numbers('1-11 13-25 27-28 31-44 46-65 67 70 72-82 84-90')
+# The ids of COCO's stuff in its annotation files, in the order of mmdet's classes.
 COCO_STUFF = numbers('92-93 95 100 107 109 112 118-119 122 125 128 130 133 138 141 144-145 147-149 '
                      '151 154-156 159 161 166 168 171 175-178 180-181 184-200')
 
@@ -54,8 +56,8 @@ COCO_STUFF = numbers('92-93 95 100 107 109 112 118-119 122 125 128 130 133 138 1
 def category_ids(classes: Sequence[str]) -> list[int]:
     """COCO's ids for COCO's classes; from 1 in their order for all others."""
     from mmdet.datasets import CocoDataset, CocoPanopticDataset
-    known = {CocoDataset.METAINFO['classes']: COCO_THINGS,
-             CocoPanopticDataset.METAINFO['classes']: COCO_THINGS + COCO_STUFF}
+    known = {CocoDataset.METAINFO['classes']: COCO_IDS,
+             CocoPanopticDataset.METAINFO['classes']: COCO_IDS + COCO_STUFF}
     return known.get(tuple(classes), list(range(1, len(classes) + 1)))
 
 
@@ -114,10 +116,6 @@ def save_labels(path: Path, labels: np.ndarray, values: np.ndarray):
     path.parent.mkdir(parents=True, exist_ok=True)
     dtype = np.uint8 if values.max() < 256 else np.uint16
     Image.fromarray(values[labels].astype(dtype)).save(path)
-
-
-def write_json(path: Path, content):
-    path.write_text(json.dumps(content))
 
 
 @METRICS.register_module()

@@ -7,30 +7,17 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
-from commands import command, refused
-from mmengine.registry import MODELS, DefaultScope
+from commands import command, refused, weights_of
 from PIL import Image
 from pycocotools.coco import COCO
 
 from downstream.data.generated import make_demo_data
 from downstream.data.panoptic import rgb_to_id
 from downstream.looking import outputs
-from downstream.training.launching import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures('elsewhere')
 predict, score = command('predict').main, command('score').main
-
-
-def weights_of(config, path='weights.pth', **options) -> str:
-    cfg = read_config(config, options, 'model')
-    torch.manual_seed(0)
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        model = MODELS.build(cfg.model)
-        model.init_weights()
-    torch.save(dict(state_dict=model.state_dict()), path)
-    return path
 
 
 def run(*argv):

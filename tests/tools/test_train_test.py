@@ -22,15 +22,8 @@ train, score = tools['train'].main, tools['test'].main
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Run from another directory, on one thread: more would wait for each other on tiny maps."""
+def a_name_of_its_own(elsewhere):
     new_second()
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    monkeypatch.setenv('LOCAL_RANK', '0')  # train.py sets it; monkeypatch takes it back
-    yield
-    torch.set_num_threads(threads)
 
 
 def log_of(work_dir):

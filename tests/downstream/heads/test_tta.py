@@ -2,13 +2,12 @@
 import numpy as np
 import pytest
 import torch
-from mmengine.registry import MODELS, DefaultScope
+from commands import weights_of
 from mmengine.structures import InstanceData
 
 from downstream import Predictor
 from downstream.errors import UserError
 from downstream.heads.tta import MaskTTAModel
-from downstream.training.launching import read_config
 
 pytestmark = pytest.mark.usefixtures('elsewhere')
 IMAGE = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -32,16 +31,6 @@ tta_pipeline = [load[0], dict(type='TestTimeAug', transforms=[
     return path
 
 
-def weights_of(config) -> str:
-    cfg = read_config(config, {}, 'model')
-    torch.manual_seed(1)
-    with DefaultScope.overwrite_default_scope('mmdet'):
-        model = MODELS.build(cfg.model)
-        model.init_weights()
-    torch.save(dict(state_dict=model.state_dict()), 'weights.pth')
-    return 'weights.pth'
-
-
 SAME = "[dict(type='Resize', scale=(64, 64)), dict(type='Resize', scale=(64, 64))]"
 LARGER = "[dict(type='Resize', scale=(64, 64)), dict(type='Resize', scale=(96, 96))]"
 
@@ -50,7 +39,7 @@ def test_twice_the_same_view_is_that_view(detection):
     config = config_of(detection, SAME)
     config.write_text(config.read_text().replace(
         "dict(type='RandomFlip', prob=1.)], [pack]", "dict(type='RandomFlip', prob=0.)], [pack]"))
-    weights = weights_of(config)
+    weights = weights_of(config, seed=1)
     once = Predictor.from_checkpoint(config, weights, 'cpu')(IMAGE)
     merged = Predictor.from_checkpoint(config, weights, 'cpu', tta=True)(IMAGE)
     assert len(once) > 1 and 0 < once.masks.mean() < 1
@@ -63,7 +52,7 @@ def test_twice_the_same_view_is_that_view(detection):
 def test_the_mirrored_image_has_the_mirrored_masks(detection, views):
     """In every view, whatever its size: else boxes or masks would be of another place."""
     config = config_of(detection, views)
-    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    model = Predictor.from_checkpoint(config, weights_of(config, seed=1), 'cpu', tta=True)
     one, other = model([IMAGE, np.ascontiguousarray(IMAGE[:, ::-1])], batch_size=2)
     assert len(one) > 1 and 0 < one.masks.mean() < 1
     mirrored = np.stack([64 - other.boxes[:, 2], other.boxes[:, 1], 64 - other.boxes[:, 0],
@@ -76,7 +65,7 @@ def test_the_mirrored_image_has_the_mirrored_masks(detection, views):
 def test_the_mean_of_the_views(detection, monkeypatch):
     """By hand: 0.9 in one view and 0.3 in another is a mask, 0.6 and 0.3 is none."""
     config = config_of(detection, SAME)
-    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    model = Predictor.from_checkpoint(config, weights_of(config, seed=1), 'cpu', tta=True)
     calls = iter([0.9, 0.3, 0.9, 0.3])
 
     def views(self, maps, metas, boxes):
@@ -102,7 +91,7 @@ def test_a_cascade(detection):
         'mask_size=28, pos_weight=-1))', 'mask_size=28, pos_weight=-1)] * 2)').replace(
         "dict(type='RandomFlip', prob=1.)], [pack]", "dict(type='RandomFlip', prob=0.)], [pack]")
     config.write_text(text)
-    weights = weights_of(config)
+    weights = weights_of(config, seed=1)
     once = Predictor.from_checkpoint(config, weights, 'cpu')(IMAGE)
     merged = Predictor.from_checkpoint(config, weights, 'cpu', tta=True)(IMAGE)
     np.testing.assert_allclose(merged.boxes, once.boxes, atol=1e-3)
@@ -111,7 +100,7 @@ def test_a_cascade(detection):
 
 def test_nothing_found(detection):
     config = config_of(detection, LARGER)
-    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    model = Predictor.from_checkpoint(config, weights_of(config, seed=1), 'cpu', tta=True)
     model.model.module.roi_head.test_cfg.score_thr = 1.
     result = model(IMAGE)
     assert len(result) == 0 and result.masks.shape == (0, 64, 64)
@@ -121,7 +110,7 @@ def test_without_masks_it_is_mmdets(detection):
     config = config_of(detection, LARGER, "model['type'] = 'FasterRCNN'\n"
                        "del model['roi_head']['mask_head'], "
                        "model['roi_head']['mask_roi_extractor']\n")
-    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    model = Predictor.from_checkpoint(config, weights_of(config, seed=1), 'cpu', tta=True)
     assert model(IMAGE).masks is None
 
 
@@ -135,7 +124,7 @@ def test_other_masks_are_refused():
 
 def test_boxes_alone_are_said_to_be(detection):
     """A config of one's own with mmdet's class."""
-    model = Predictor.from_checkpoint(detection, weights_of(detection), 'cpu', tta=True,
+    model = Predictor.from_checkpoint(detection, weights_of(detection, seed=1), 'cpu', tta=True,
                                       allow_partial=True)
     assert 'boxes only' in model.notes[0] and 'MaskTTAModel' in model.notes[0]
     assert model(IMAGE).masks is None
@@ -144,7 +133,7 @@ def test_boxes_alone_are_said_to_be(detection):
 def test_instance_data_stays(detection):
     """What mmdet's masks come in: bool, in the image's own size."""
     config = config_of(detection, LARGER)
-    model = Predictor.from_checkpoint(config, weights_of(config), 'cpu', tta=True)
+    model = Predictor.from_checkpoint(config, weights_of(config, seed=1), 'cpu', tta=True)
     _, _, inputs = model.prepare(np.zeros((40, 72, 3), np.uint8))
     with model.in_scope(), torch.no_grad():
         from mmengine.dataset import pseudo_collate

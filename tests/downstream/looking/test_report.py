@@ -25,17 +25,7 @@ from downstream.looking.pictures import panoptic_sample
 from downstream.scoring.predictions import build_dataset, load_predictions, score
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Run from another directory, on one thread: more would wait for each other on tiny maps."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('LOCAL_RANK', '0')  # train.py sets it; monkeypatch takes it back
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures('elsewhere')
 
 
 def page_of(*args) -> str:

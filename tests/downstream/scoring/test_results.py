@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from commands import command, refused
+from commands import command, refused, weights_of
 from mmengine.config import Config
-from mmengine.registry import DATASETS, MODELS, DefaultScope
+from mmengine.registry import DATASETS, DefaultScope
 from PIL import Image
 from pycocotools.coco import COCO
 from pycocotools.mask import decode
@@ -23,16 +22,6 @@ from downstream.training.launching import read_config
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.usefixtures('elsewhere')
 score, run_test = command('score').main, command('test').main
-
-
-def weights_of(config, path='weights.pth') -> str:
-    cfg = read_config(config, {}, 'model')
-    torch.manual_seed(0)
-    with DefaultScope.overwrite_default_scope(cfg.default_scope):
-        model = MODELS.build(cfg.model)
-        model.init_weights()
-    torch.save(dict(state_dict=model.state_dict()), path)
-    return path
 
 
 def scored(capsys, *argv) -> dict[str, float]:
