@@ -11,7 +11,14 @@ from urllib.request import Request, urlopen
 
 import torch
 from mmengine.logging import print_log
-from rich.progress import Progress
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 CHUNK = 1 << 20
 # A name like swin-47c8118f.pth states how its file's SHA-256 begins; 20210526 would be a date.
@@ -75,7 +82,10 @@ def locked(folder: Path):
 
 def download(address: str, part: Path):
     """Append to ``part`` what it lacks of a file, again when that breaks off with some gained."""
-    with Progress(*Progress.get_default_columns(), transient=True) as progress:
+    # One line on a terminal, gone at the end, and nothing elsewhere.
+    columns = (TextColumn('{task.description}'), BarColumn(20), DownloadColumn(),
+               TransferSpeedColumn(), TextColumn('eta'), TimeRemainingColumn(compact=True))
+    with Progress(*columns, transient=True) as progress:
         task = progress.add_task(part.stem, total=None)
         while True:
             have = part.stat().st_size if part.exists() else 0
@@ -86,7 +96,8 @@ def download(address: str, part: Path):
                     goes_on = response.status == 206
                     length = response.headers.get('Content-Length')
                     total = length and int(length) + have * goes_on
-                    progress.update(task, total=total)
+                    # (What was there before does not count for the speed.)
+                    progress.reset(task, total=total, completed=have * goes_on)
                     with open(part, 'ab' if goes_on else 'wb') as file:
                         while chunk := response.read(CHUNK):
                             file.write(chunk)

@@ -6,9 +6,9 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
-from tqdm import tqdm
 
 from ..errors import UserError
+from ..progress import Progress
 from .files import IMAGES
 from .findings import Finding
 from .loading import what_they_may_mean
@@ -71,8 +71,8 @@ def check_label_maps(dataset: LabelMaps, values: dict[int, int]) -> list[Finding
     pairs = dataset.load_data_list()
     chosen = pairs[::-(-len(pairs) // MOST_READ)]  # every so many-th
     with ThreadPoolExecutor() as pool:
-        read = list(tqdm(pool.map(values_of, chosen), total=len(chosen), desc='reading label maps',
-                         disable=len(chosen) < 100))
+        read = list(Progress(pool.map(values_of, chosen), 'reading label maps',
+                             total=len(chosen), unit='files'))
     strange, blank, broken = {}, [], {}
     for pair, found in zip(chosen, read, strict=True):
         name = Path(pair['seg_map_path']).name

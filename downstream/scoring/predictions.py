@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from mmengine.registry import DATASETS, METRICS, init_default_scope
-from tqdm import tqdm
 
 from ..data.parts import leaves, metrics_of
 from ..errors import UserError
+from ..progress import Progress
 
 SHOWN = 0.3  # boxes of a lower score are neither drawn nor counted in an image's F1
 
@@ -168,7 +168,7 @@ def score_detection(metric, predictions, dataset) -> Scores:
         for count in counts.values():
             count[:] = 0
         parts = []
-        for category in tqdm(metric.cat_ids, desc=f'scoring: {word} AP of each class'):
+        for category in Progress(metric.cat_ids, f'scoring: {word} AP of each class'):
             with quiet():
                 evaluation = COCOeval(truth, found, kind)
                 evaluation.params.catIds = [category]
@@ -216,7 +216,7 @@ def score_segmentation(metric, predictions, dataset) -> Scores:
     """IoU and accuracy; an image's score is its own mIoU."""
     names = dataset.metainfo['classes']
     total, images = np.zeros((len(names), len(names)), int), []
-    for i, prediction in enumerate(tqdm(predictions, desc='scoring: mIoU of each image')):
+    for i, prediction in enumerate(Progress(predictions, 'scoring: mIoU of each image')):
         true = dataset[i]['data_samples'].gt_sem_seg.data.squeeze(0).numpy()
         found = prediction['pred_sem_seg']['data'].squeeze(0).numpy()
         if found.shape != true.shape or found.max() >= len(names):
@@ -254,7 +254,7 @@ def score_panoptic(metric, predictions, dataset) -> Scores:
     sums = {name: np.zeros(4) for name in metric.ids}  # overlap, right, spurious, missed
     images = []
     with tempfile.TemporaryDirectory() as folder:
-        for prediction in tqdm(predictions, desc='scoring: PQ of each image'):
+        for prediction in Progress(predictions, 'scoring: PQ of each image'):
             metric.process({}, [prediction])
             result = metric.results.pop()
             Path(folder, result['file_name']).write_bytes(result.pop('png'))

@@ -1,6 +1,9 @@
 """Weight files from a server of this machine, which breaks off connections when it is told to."""
 import hashlib
 import http.server
+import io
+import re
+import sys
 import threading
 
 import pytest
@@ -126,3 +129,22 @@ def test_no_place_for_it(server, tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'file'))
     with pytest.raises(ValueError, match='is downloaded to .TORCH_HOME, but .*file'):
         fetch(f'{server.url}/w.pth')
+
+
+def test_the_line_on_a_terminal(server, monkeypatch):
+    """Size, speed and time left; nothing elsewhere."""
+    drawn = io.StringIO()
+    monkeypatch.setattr(sys, 'stdout', drawn)
+    fetch(f'{server.url}/w.pth')
+    assert '%' not in drawn.getvalue() and '\x1b' not in drawn.getvalue()
+    server.files['/large.pth'] = bytes(3 << 20)
+    server.breaks = [1 << 20]
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, 'stdout', terminal)
+    monkeypatch.setattr('rich._console', None)  # it has looked at another stdout
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '100')
+    fetch(f'{server.url}/large.pth')
+    last = terminal.getvalue().split('large.pth ')[-1]
+    assert re.search(r'3\.1/3\.1.*MB', last) and 'eta' in last
