@@ -376,4 +376,4 @@ def meta_of(content: dict, cfg: Config, heads: set[int]) -> dict:
     colors = [tuple(color) for color in colors]
     things = {'thing_classes': tuple(found['thing_classes'])} if 'thing_classes' in found else {}
     return dict(classes=classes, **things, palette=colors if len(colors) >= len(classes) else
-                [tuple(color) for color in palette(len(classes))])
+                palette(len(classes)))
