@@ -10,10 +10,16 @@ import in_venv  # noqa: F401
 # isort: split
 import argparse
 import sys
+from pathlib import Path
 
 from downstream.data.layouts import DETECTION, SEGMENTATION
 from downstream.data.own import examine
 from downstream.errors import one_message
+from downstream.experiments import CONFIGS
+from downstream.next_steps import command, suggest
+
+# What is trained on data of a kind, for a start.
+TRIED = {DETECTION: 'maskrcnn_focalnet_t_1x.py', SEGMENTATION: 'upernet_focalnet_t_160k.py'}
 
 
 @one_message('nothing was changed; run the same command again')
@@ -31,6 +37,7 @@ def main(argv=None):
         print('nothing is wrong that a check can see')
     if any(finding.error for finding in findings):
         sys.exit(1)
+    suggest(train_on_it=command('train.py', CONFIGS / TRIED[args.kind], '--data', Path(args.data)))
 
 
 if __name__ == '__main__':

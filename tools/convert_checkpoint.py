@@ -12,6 +12,7 @@ import in_venv  # noqa: F401
 import argparse
 
 from downstream.errors import one_message
+from downstream.next_steps import after_converting
 from downstream.training.converting import convert
 
 
@@ -31,7 +32,9 @@ def parse_args(argv):
 
 @one_message('nothing is written; run the same command again')
 def main(argv=None):
-    convert(parse_args(argv))
+    args = parse_args(argv)
+    whole = convert(args)
+    after_converting(args, whole)
 
 
 if __name__ == '__main__':

@@ -7,6 +7,8 @@ import argparse
 from pathlib import Path
 
 from downstream.data.generated import make_demo_data
+from downstream.experiments import CONFIGS
+from downstream.next_steps import command, suggest
 
 
 def main():
@@ -16,10 +18,13 @@ def main():
     parser.add_argument('--val', type=int, default=60, help='validation images')
     parser.add_argument('--size', type=int, default=160, help='image side, px')
     parser.add_argument('--seed', type=int, default=0)
+    args = parser.parse_args()
     try:
-        make_demo_data(**vars(parser.parse_args()))
+        make_demo_data(**vars(args))
     except (ValueError, OSError) as error:
         raise SystemExit(f'make_demo_data: {error}') from None
+    suggest(train_on_it=command('train.py', CONFIGS / 'demo' / 'maskrcnn_focalnet.py',
+                                DEMO_ROOT=args.out))
 
 
 if __name__ == '__main__':

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from downstream.data.subset import write_subset
 from downstream.errors import one_message
+from downstream.experiments import CONFIGS
+from downstream.next_steps import command, suggest
 
 
 @one_message('OUT is not complete; run the same command again')
@@ -27,6 +29,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     few = write_subset(args.coco_root, args.out, args.images, args.min_area, args.max_objects)
     print(f'{args.out}: {len(few["images"])} images, {len(few["annotations"])} objects')
+    suggest(memorise_them=command(
+        'train.py', CONFIGS / 'demo' / 'memorise_maskrcnn_focalnet_t.py', COCO_ROOT=args.out))
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ from backbones.pretrained import TRUSTED
 from downstream.data.checks import check_data
 from downstream.data.own import use_data
 from downstream.errors import one_message
+from downstream.next_steps import after_test
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
 from downstream.scoring.results import without_ground_truth
@@ -22,10 +23,12 @@ from downstream.training.launching import (
     parse,
     use_plain_runner,
 )
+from downstream.training.live import live_line
 
 
 def parse_args(argv):
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, 'for the log and the record of the scores (default: test/ in the '
+                         "experiment's work dir, beside the training)")
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this file')
     parser.add_argument('--format-only', metavar='DIR',
@@ -41,7 +44,8 @@ def parse_args(argv):
 @orderly_exit()
 def main(argv=None):
     args = parse_args(argv)
-    cfg = load_config(args, 'model', 'test_dataloader')
+    # Not where the training's config lies, as it ran: the test's would take its place.
+    cfg = load_config(args, 'model', 'test_dataloader', below='test')
     notes = use_data(cfg, args.data) if args.data else []
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
@@ -67,7 +71,9 @@ def main(argv=None):
     runner.register_hook(CheckFits(args.checkpoint, allow_partial=args.allow_partial))
     if not args.format_only:
         runner.register_hook(RecordTest(args.checkpoint, args.tta))
-    runner.test()
+    with live_line(runner):
+        runner.test()
+    after_test(runner, args)
 
 
 if __name__ == '__main__':

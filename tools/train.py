@@ -7,6 +7,7 @@ from mmengine.dist import get_world_size
 
 from downstream.data.checks import check_data
 from downstream.errors import one_message
+from downstream.next_steps import after_training
 from downstream.training.checkpoints import CheckFits
 from downstream.training.flags import about_weights, apply_flags, fit_to_data
 from downstream.training.launching import (
@@ -19,11 +20,12 @@ from downstream.training.launching import (
     orderly_exit,
     parse,
 )
+from downstream.training.live import live_line
 from downstream.training.seeds import SameDraws
 
 
 def parse_args(argv):
-    parser = make_parser(__doc__)
+    parser = make_parser(__doc__, 'for logs and checkpoints (default: work_dirs/<config name>)')
     parser.add_argument('--amp', action='store_true', help='train in mixed precision')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on from this checkpoint, or from the latest in the work dir')
@@ -63,7 +65,9 @@ def main(argv=None):
                                    allow_partial=args.allow_partial and not resume,
                                    keep_classes=args.keep_classes))
     runner.register_hook(SameDraws())
-    runner.train()
+    with live_line(runner):
+        runner.train()
+    after_training(runner)
 
 
 if __name__ == '__main__':

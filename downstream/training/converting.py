@@ -94,6 +94,9 @@ def write(path, state, about):
 def convert(args):
     """Convert a file as the arguments of tools/convert_checkpoint.py say, and tell what was done.
 
+    Returns:
+        Whether it is a whole detector or segmentor, no backbone alone.
+
     Raises:
         UserError: there is no such file or config, or the one is not the other's.
         ValueError: from backbones.pretrained, about the file.
@@ -128,3 +131,4 @@ def convert(args):
     print(f'{target}: {len(state)} tensors of {(kind_of_model if whole else kind_of)(state)}\n'
           f'  from {args.source}, SHA-256 {about["source_sha256"]}\n'
           f'  done to them: {"; ".join(rules) or "nothing"}')
+    return whole

@@ -28,15 +28,19 @@ RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compi
 PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
 
-def make_parser(description):
+def make_parser(description, work_dir):
+    """What tools/train.py and tools/test.py have in common; ``work_dir`` tells of --work-dir."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument('config', help='config file')
-    parser.add_argument('--work-dir', help='for logs and checkpoints; work_dirs/<config name> '
-                                           'under the current directory by default')
+    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
+                                       'training left in its work dir')
+    parser.add_argument('--work-dir', metavar='DIR', help=work_dir)
     add_config_options(parser)
     add_weight_options(parser)
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none',
+                        help='of several processes; tools/dist_*.sh and slurm_*.sh set it '
+                             '(docs/distributed.md)')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0,
+                        help=argparse.SUPPRESS)  # from torch.distributed.launch
     return parser
 
 
@@ -67,16 +71,17 @@ def parse(parser, argv):
     return args
 
 
-def load_config(args, *sections):
+def load_config(args, *sections, below=''):
     """Read args.config with args.cfg_options, args.work_dir and args.launcher applied.
 
     Args:
         sections (str): what an experiment must have for the task at hand, e.g. 'model'.
+        below (str): folder in the experiment's work dir, where args names no other.
     """
     cfg = read_config(args.config, args.cfg_options, *sections)
     cfg.launcher = args.launcher
-    cfg.work_dir = (args.work_dir or cfg.get('work_dir')
-                    or os.path.join('work_dirs', Path(args.config).stem))
+    cfg.work_dir = args.work_dir or str(
+        Path(cfg.get('work_dir') or Path('work_dirs', Path(args.config).stem), below))
     make_writable(cfg.work_dir, '--work-dir')
     return cfg
 
