@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is wrong with a data set: ``python tools/check_data.py DATA``, a folder or a .yaml file.
+"""What is wrong with a data set: tools/check_data.py DATA, a folder or a .yaml file.
 
 Says what was understood, how many objects each class has, and every kind of mistake with its
 number, the first places and a remedy, as training with --data would (docs/own_data.md). Status 1
@@ -25,7 +25,8 @@ TRIED = {DETECTION: 'maskrcnn_focalnet_t_1x.py', SEGMENTATION: 'upernet_focalnet
 @one_message('nothing was changed; run the same command again')
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('data', metavar='DATA')
+    parser.add_argument('data', metavar='DATA',
+                        help='folder, or .yaml file that describes it (docs/own_data.md)')
     parser.add_argument('--kind', choices=[DETECTION, SEGMENTATION], default=DETECTION,
                         help='boxes and masks (default), or label maps')
     args = parser.parse_args(argv)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Score a checkpoint: ``python tools/test.py CONFIG CHECKPOINT``."""
+"""Score a checkpoint: tools/test.py CONFIG CHECKPOINT."""
 import in_venv  # noqa: F401
 
 # isort: split
@@ -24,19 +24,23 @@ from downstream.training.launching import (
     use_plain_runner,
 )
 from downstream.training.live import live_line
+from downstream.training.tracking import without_trackers
 
 
 def parse_args(argv):
     parser = make_parser(__doc__, 'for the log and the record of the scores (default: test/ in the '
                          "experiment's work dir, beside the training)")
-    parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this file')
+    parser.add_argument('checkpoint', help='file or URL')
+    parser.add_argument('--out', metavar='FILE.pkl',
+                        help='write the predictions to this file: tools/report.py and '
+                             'tools/score.py read it')
     parser.add_argument('--format-only', metavar='DIR',
                         help='write the predictions as COCO\'s and ADE20K\'s servers take them; '
                              'nothing is scored and no ground truth is needed (docs/predict.md)')
-    parser.add_argument('--show-dir', help='draw the predictions into this folder')
+    parser.add_argument('--show-dir', metavar='DIR', help='draw the predictions into this folder')
     parser.add_argument('--tta', action='store_true',
-                        help="test-time augmentation: the config's tta_model and tta_pipeline")
+                        help="merge the predictions of several sizes and flips of each image (the "
+                             "config's tta_model and tta_pipeline)")
     return parse(parser, argv)
 
 
@@ -53,6 +57,7 @@ def main(argv=None):
         TRUSTED.add(args.checkpoint)
     cfg.resume = False
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
+    without_trackers(cfg)
     notes += use_tta(cfg) if args.tta else []
     if args.format_only:
         without_ground_truth(cfg, args.format_only)

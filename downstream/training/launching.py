@@ -49,15 +49,17 @@ def add_config_options(parser):
                         help='data of your own in place of the experiment\'s: a .yaml file that '
                              'describes it, or a folder (docs/own_data.md)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
-                        help='set entries of the config, e.g. train_dataloader.batch_size=4')
+                        help='set entries of the config, e.g. train_dataloader.num_workers=4 '
+                             'model.backbone.use_checkpoint=True')
 
 
 def add_weight_options(parser):
     parser.add_argument('--trust-checkpoint', action='store_true',
                         help='read the weight files that are named here even where that runs code '
-                             'from them; for files of your own or of people you trust')
+                             'from them: old files of your own, or of people you trust')
     parser.add_argument('--allow-partial', action='store_true',
-                        help='take a weight file that fits the model only in part')
+                        help='take a weight file that fits the model only in part, in place of '
+                             'stopping there')
 
 
 def parse(parser, argv):
