@@ -95,11 +95,13 @@ class CocoCheck:
         """A finding about images or annotations, if there are any."""
         if entries:
             names = {image['id']: image['file_name'] for image in self.images}
-            shown = [names.get(entry.get('image_id'), entry.get('file_name')) for entry in entries]
+            seen = [(name, entry) for entry in entries
+                    if (name := names.get(entry.get('image_id'), entry.get('file_name')))]
             self.findings.append(Finding(
                 str(self.path), what,
                 [entry.get('place') or f'{show} {entry.get(show)}' for entry in entries],
-                total=total, remedy=remedy, error=error, images=[name for name in shown if name]))
+                total=total, remedy=remedy, error=error, images=[name for name, _ in seen],
+                objects=[entry for _, entry in seen if 'bbox' in entry]))
 
     # -- images --------------------------------------------------------------------------------
 
@@ -161,13 +163,12 @@ class CocoCheck:
             said = int(float(image['width'])), int(float(image['height']))
             image['width'], image['height'] = said
             if said not in (size, shown):
-                wrong.append({**image, 'file_name': f'{image["file_name"]} is {shown[0]} x '
+                wrong.append({**image, 'place': f'{image["file_name"]} is {shown[0]} x '
                               f'{shown[1]}, not {said[0]} x {said[1]}'})
             elif size != shown:
                 (self.stored if said == size else self.turned).append(image)
         self.add('images have another size than the file says', wrong, 'labels were drawn on other '
-                 'images, or width and height are exchanged', error=True, total=len(self.images),
-                 show='file_name')
+                 'images, or width and height are exchanged', error=True, total=len(self.images))
         if self.stored and self.turned:
             self.add('images have an EXIF rotation that their labels do not follow, while '
                      f'those of {len(self.turned)} others do', self.stored, 'store these images '
@@ -186,8 +187,8 @@ class CocoCheck:
                  error=len(lost) > MOST * len(self.annotations), total=len(self.annotations))
         self.annotations = [a for a in self.annotations if a['image_id'] in known]
         counts = Counter(a['id'] for a in self.annotations if 'id' in a)
-        twice = [dict(id=number) for number, count in counts.items() if count > 1]
-        self.add('annotation ids are those of several annotations', twice,
+        twice = {a['id']: a for a in self.annotations if 'id' in a and counts[a['id']] > 1}
+        self.add('annotation ids are those of several annotations', list(twice.values()),
                  'give each annotation an id of its own', error=True)
         if all('id' not in a for a in self.annotations):
             for number, annotation in enumerate(self.annotations, 1):

@@ -104,7 +104,7 @@ def short(path: Path, layout: Layout) -> str:
 
 def labels_of(image: Path, file: Path | None, layout: Layout, names: dict[int, str]) -> Labels:
     """What the label file of an image says; an image that cannot be read is found later."""
-    labels = Labels(file, short(file, layout) if file else '')
+    labels = Labels(file, short(file, layout) if file else '', image=image)
     found = None if layout.suffix == '.xml' else header(image)
     if not file or isinstance(found, str):
         return labels
@@ -122,12 +122,13 @@ def labels_of(image: Path, file: Path | None, layout: Layout, names: dict[int, s
 
 def slips_in(read: list[Labels], layout: Layout) -> list[Finding]:
     """What is wrong in label files, by the kind of mistake."""
-    places = {}
+    places, images = {}, {}
     for labels in read:
         for what, place in labels.slips:
             places.setdefault(what, []).append(place)
+            images.setdefault(what, []).append(str(labels.image))
     known = MISTAKES[layout.suffix]
-    return [Finding(str(layout.source), what, found, error=what in known,
+    return [Finding(str(layout.source), what, found, error=what in known, images=images[what],
                     remedy=known.get(what, 'they are not used')) for what, found in places.items()]
 
 

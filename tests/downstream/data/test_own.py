@@ -417,6 +417,17 @@ def test_label_maps_of_another_kind(tmp_path):
         assert said in str(error.value)
 
 
+def test_label_maps_of_turned_images(tmp_path):
+    """Images are loaded as EXIF turns them; a label map has no EXIF."""
+    labels(tmp_path / 'set')
+    save(tmp_path / 'set/images/train/0.jpg', orientation=6)
+    with pytest.raises(UserError, match='1 of 3 label maps lie on their images as stored'):
+        use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))
+    save(tmp_path / 'set/images/train/0.jpg', (32, 48), orientation=6)
+    dataset = built(use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))[0], 'train')
+    assert dataset[0]['data_samples'].ori_shape == (32, 48)
+
+
 # -- tools/check_data.py -----------------------------------------------------------------------
 
 def test_check_data(tmp_path, capsys):
