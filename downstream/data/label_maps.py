@@ -1,20 +1,23 @@
 """Images with label maps beside them, in folders of one's own."""
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-from PIL import ExifTags, Image
+from PIL import Image
 from tqdm import tqdm
 
 from ..errors import UserError
-from .coco import SIDEWAYS
+from .cache import Cache, Files
 from .files import IMAGES
 from .findings import Finding
+from .headers import header, shown_size
 from .loading import what_they_may_mean
 
-MOST_READ = 1000  # label maps that are decoded before a training begins
+MOST_READ = 1000  # label maps of a split that are decoded before a training begins
+MANY = 500  # label maps for which starting processes is worth it
 
 SUFFIXES = '.png', '.bmp', '.tif', '.tiff', '.webp'  # that keep numbers as they are
 
@@ -68,7 +71,8 @@ class MapsCheck:
 
     Args:
         values: {value in the files: class number, or 255 for unlabelled}.
-        most: so many label maps are decoded; None for all.
+        most: about so many label maps are decoded where they are not all known from an earlier
+            check; None for all.
 
     Attributes:
         pairs: what was decoded, as :class:`LabelMaps` lists it.
@@ -79,10 +83,14 @@ class MapsCheck:
     def __init__(self, dataset: LabelMaps, values: dict[int, int], most: int | None = MOST_READ):
         self.dataset, self.values, self.findings = dataset, values, []
         self.listed = dataset.load_data_list()
-        self.pairs = self.listed[::-(-len(self.listed) // (most or len(self.listed)))]
-        with ThreadPoolExecutor() as pool:
-            self.read = list(tqdm(pool.map(values_of, self.pairs), total=len(self.pairs),
-                                  desc='reading label maps', disable=len(self.pairs) < 100))
+        entries = [(pair['seg_map_path'], pair['img_path']) for pair in self.listed]
+        cache = Cache('label_maps', entries)
+        self.pairs = self.listed
+        if most and len(entries) > most and None in cache.known():
+            step = -(-len(entries) // most)  # every so many-th
+            self.pairs, cache = self.listed[::step], Cache('label_maps', entries[::step])
+        self.read = [found if isinstance(found, str) else (tuple(found[0]), dict(found[1]))
+                     for found in cache.read(decode)]
         strange, blank, broken = {}, [], {}
         for pair, found in zip(self.pairs, self.read, strict=True):
             if isinstance(found, str):
@@ -111,22 +119,42 @@ class MapsCheck:
             remedy=remedy, error=error, images=[pair['img_path'] for pair in pairs]))
 
 
-def values_of(pair: dict) -> tuple[tuple[int, int], dict[int, int]] | str:
-    """The image's size and the pixels of each value in its label map; or in words why not."""
+def decode(entries: list[Files]) -> Iterator[list | str]:
+    """:func:`values_of` of each. Pillow decodes PNG one at a time in a process, hence several."""
+    kind = ProcessPoolExecutor if len(entries) >= MANY else ThreadPoolExecutor
+    with kind() as pool:
+        yield from tqdm(pool.map(values_of, entries, chunksize=16), total=len(entries),
+                        unit=' maps', desc='reading label maps', disable=len(entries) < 100)
+
+
+def values_of(files: Files) -> list | str:
+    """The image's size and the pixels of each value in its label map; or in words why not.
+
+    Args:
+        files: the label map and its image.
+
+    Returns:
+        [[width, height], [[value, pixels], ...]].
+    """
     try:
-        with Image.open(pair['seg_map_path']) as labels:
+        with Image.open(files[0]) as labels:
             numbers = np.asarray(labels)
-        with Image.open(pair['img_path']) as image:
-            size = image.size
-            turned = image.getexif().get(ExifTags.Base.Orientation) in SIDEWAYS
     except Exception as error:  # what damaged bytes make Pillow do is anybody's guess
         return f'label maps or images cannot be read ({type(error).__name__})'
+    found = header(files[1])
+    if isinstance(found, str):
+        return f'label maps or images cannot be read ({found})'
     if numbers.ndim != 2:
         return 'label maps are colour pictures, not one class number a pixel'
-    if turned and numbers.shape[::-1] == size:
-        return 'label maps lie on their images as stored, but EXIF turns the images'
-    size = size[::-1] if turned else size
+    size = shown_size(found)
     if numbers.shape[::-1] != size:
-        return 'label maps have another size than their images'
-    found, counts = np.unique(numbers, return_counts=True)
-    return size, dict(zip(found.tolist(), counts.tolist(), strict=True))
+        return ('label maps lie on their images as stored, but EXIF turns the images'
+                if numbers.shape[::-1] == found[0] else
+                'label maps have another size than their images')
+    if numbers.dtype == np.uint8:  # sorting takes far longer
+        counts = np.bincount(numbers.ravel(), minlength=256)
+        values = counts.nonzero()[0]
+        counts = counts[values]
+    else:
+        values, counts = np.unique(numbers, return_counts=True)
+    return [list(size), list(zip(values.tolist(), counts.tolist(), strict=True))]

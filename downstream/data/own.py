@@ -95,7 +95,7 @@ def examine(source: str, kind: str) -> Examined:
         if not layout.classes:
             raise UserError(f'{source} is ADE20K, whose classes the experiments know')
         for name, split in layout.splits.items():
-            checks[name] = MapsCheck(label_maps(split), table(layout))
+            checks[name] = MapsCheck(label_maps(split), table(layout), most=None)
             lines.append(f'{name}: {len(checks[name].listed):,} images, '
                          f'{len(layout.classes)} classes')
             findings += checks[name].findings
