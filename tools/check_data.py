@@ -57,7 +57,7 @@ def check_experiment(args):
     cfg = read_config(args.config, args.cfg_options, 'model', 'train_dataloader')
     with TemporaryDirectory() as cfg.work_dir:
         notes = use_data(cfg, args.data) if args.data else []
-        check_data(cfg, 'train', 'val')
+        check_data(cfg, 'train', 'val', checked=bool(args.data))
         print('\n'.join([*notes, 'nothing is wrong that a check can see']))
         if args.report:
             say(write_samples(cfg, Path(args.config).stem, notes, args.report, args.images))

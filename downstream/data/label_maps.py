@@ -1,6 +1,6 @@
 """Images with label maps beside them, in folders of one's own."""
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from .headers import header, shown_size
 from .loading import what_they_may_mean
 
 MOST_READ = 1000  # label maps of a split that are decoded before a training begins
-MANY = 500  # label maps for which starting processes is worth it
 
 SUFFIXES = '.png', '.bmp', '.tif', '.tiff', '.webp'  # that keep numbers as they are
 
@@ -120,11 +119,10 @@ class MapsCheck:
 
 
 def decode(entries: list[Files]) -> Iterator[list | str]:
-    """:func:`values_of` of each. Pillow decodes PNG one at a time in a process, hence several."""
-    kind = ProcessPoolExecutor if len(entries) >= MANY else ThreadPoolExecutor
-    with kind() as pool:
-        yield from tqdm(pool.map(values_of, entries, chunksize=16), total=len(entries),
-                        unit=' maps', desc='reading label maps', disable=len(entries) < 100)
+    """:func:`values_of` of each, in threads: Pillow decodes outside the interpreter's lock."""
+    with ThreadPoolExecutor() as pool:
+        yield from tqdm(pool.map(values_of, entries), total=len(entries), unit=' maps',
+                        desc='reading label maps', disable=len(entries) < 100)
 
 
 def values_of(files: Files) -> list | str:

@@ -421,7 +421,6 @@ def test_label_maps_of_another_kind(tmp_path):
 
 def test_a_part_of_the_label_maps_unless_all_are_known(tmp_path, monkeypatch):
     """The first ones are right, one of the others is not."""
-    monkeypatch.setattr(label_maps, 'MANY', 6)  # in processes
     labels(tmp_path / 'set', count=12)
     Image.fromarray(np.full((32, 48), 9, np.uint8)).save(tmp_path / 'set/labels/train/1.png')
     layout = find_layout(str(described(tmp_path)), 'segmentation')
