@@ -16,7 +16,7 @@ from downstream.data.checks import check_data
 from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.predictions import build_dataset, score
-from downstream.scoring.results import as_table, read_results
+from downstream.scoring.submissions import as_table, read_results
 from downstream.training.launching import add_config_options, parse, read_config
 
 

@@ -11,7 +11,7 @@ from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
-from downstream.scoring.results import without_ground_truth
+from downstream.scoring.submissions import without_ground_truth
 from downstream.training.checkpoints import CheckFits
 from downstream.training.launching import (
     build_runner,
