@@ -9,9 +9,11 @@ from pathlib import Path
 from mmengine.dist import master_only
 from mmengine.hooks import CheckpointHook
 
-from .experiments import ROOT
+from .experiments import CONFIGS, ROOT
 
 TOOLS = ROOT / 'tools'
+# What is trained on data of a kind, for a start.
+TRIED = {'detection': 'maskrcnn_focalnet_t_1x.py', 'segmentation': 'upernet_focalnet_t_160k.py'}
 
 
 def shown(path: str | Path) -> str:
@@ -116,6 +118,18 @@ def after_test(runner, args):
             folder / 'predicted', *data),
         look_at_the_run=command('report.py', folder, '-o', folder / 'report')
         if any(folder.glob('*/vis_data/scalars.json')) else None)
+
+
+def after_check(args):
+    """How to train on data in which nothing has to be put right.
+
+    Args:
+        args: those of tools/check_data.py.
+    """
+    config = Path(args.config) if args.config else CONFIGS / TRIED[args.kind or 'detection']
+    if not args.cfg_options:
+        suggest(train_on_it=command('train.py', config, *(
+            ['--data', Path(args.data)] if args.data else [])))
 
 
 def after_converting(args, whole: bool):

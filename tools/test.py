@@ -12,7 +12,7 @@ from downstream.errors import one_message
 from downstream.next_steps import after_test
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
-from downstream.scoring.results import without_ground_truth
+from downstream.scoring.submissions import without_ground_truth
 from downstream.training.checkpoints import CheckFits
 from downstream.training.launching import (
     build_runner,
@@ -24,6 +24,7 @@ from downstream.training.launching import (
     use_plain_runner,
 )
 from downstream.training.live import live_line
+from downstream.training.processes import first_does
 from downstream.training.tracking import without_trackers
 
 
@@ -50,7 +51,7 @@ def main(argv=None):
     args = parse_args(argv)
     # Not where the training's config lies, as it ran: the test's would take its place.
     cfg = load_config(args, 'model', 'test_dataloader', below='test')
-    notes = use_data(cfg, args.data) if args.data else []
+    notes = first_does(cfg, lambda: use_data(cfg, args.data)) if args.data else []
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     if args.trust_checkpoint:
@@ -62,7 +63,7 @@ def main(argv=None):
     if args.format_only:
         without_ground_truth(cfg, args.format_only)
     else:
-        check_data(cfg, 'test')
+        check_data(cfg, 'test', checked=bool(args.data))
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)

@@ -65,7 +65,7 @@ def main(argv=None):
     notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg)
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
     track(cfg, args.log)
-    check_data(cfg, 'train', 'val')
+    check_data(cfg, 'train', 'val', checked=bool(args.data))
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
     for note in notes:

@@ -1,4 +1,6 @@
 """Files of a data set: images in folders, YAML, lists, and what is kept in a work dir."""
+import contextlib
+import gc
 import json
 import os
 from pathlib import Path
@@ -43,3 +45,19 @@ def write_json(path: Path, content: dict | list) -> Path:
     part = path.with_suffix(f'.{os.getpid()}')
     part.write_text(json.dumps(content))
     return part.replace(path)
+
+
+@contextlib.contextmanager
+def without_collector():
+    """Let Python not look for cycles meanwhile.
+
+    Among the millions of lists of an annotation file, which has none, that takes longer than
+    reading them.
+    """
+    there = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if there:
+            gc.enable()

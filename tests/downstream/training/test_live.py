@@ -81,7 +81,7 @@ def test_a_failure_leaves_the_terminal_as_it_was(detection, coco, monkeypatch):
     monkeypatch.setattr(sys, 'stdout', terminal)
     (coco / 'val' / 'val1.jpg').write_bytes(b'not an image')
     tool = command('train')
-    monkeypatch.setattr(tool, 'check_data', lambda *args: None)
+    monkeypatch.setattr(tool, 'check_data', lambda *args, **options: None)
     with pytest.raises(SystemExit, match='val1.jpg'):
         tool.main([str(detection), '--work-dir', 'run'])
     assert sys.stdout is terminal
