@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from servers import serving
 
 COMMON = '''
 custom_imports = dict(imports=['downstream'], allow_failed_imports=False)
@@ -129,6 +130,14 @@ default_hooks = dict(
     visualization=dict(type='{0}VisualizationHook'))
 visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 '''
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A web server of this machine (servers.py), and an empty cache for what comes from it."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture

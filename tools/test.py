@@ -5,14 +5,14 @@ import in_venv  # noqa: F401
 # isort: split
 from mmengine.registry import METRICS
 
-from backbones.pretrained import TRUSTED
+from backbones.pretrained import TRUSTED, local_file
 from downstream.data.checks import check_data
 from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
 from downstream.scoring.submissions import without_ground_truth
-from downstream.training.checkpoints import CheckFits
+from downstream.training.checkpoints import CheckFits, check_name
 from downstream.training.launching import (
     build_runner,
     fit_launcher,
@@ -26,7 +26,7 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = make_parser(__doc__)
-    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
     parser.add_argument('--out', metavar='FILE.pkl', help='write the predictions to this file')
     parser.add_argument('--format-only', metavar='DIR',
                         help='write the predictions as COCO\'s and ADE20K\'s servers take them; '
@@ -54,6 +54,8 @@ def main(argv=None):
         without_ground_truth(cfg, args.format_only)
     else:
         check_data(cfg, 'test')
+    check_name(cfg, args.checkpoint)
+    local_file(args.checkpoint)  # fetched before anything is built
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)
