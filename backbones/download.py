@@ -173,16 +173,21 @@ def get_any(sources: Iterable[str], folder: Path, checksum: str = '',
 def note(path: Path):
     """Keep a file's SHA-256 beside it."""
     with open(path, 'rb') as file:
-        path.with_name(f'{path.name}.sha256').write_text(f'{sha256(file)}  {path.name}\n')
+        note_of(path).write_text(f'{sha256(file)}  {path.name}\n')
+
+
+def note_of(path: Path) -> Path:
+    """Where a file's SHA-256 is noted."""
+    return path.with_name(f'{path.name}.sha256')
 
 
 def is_noted(path: Path) -> bool:
-    return path.with_name(f'{path.name}.sha256').is_file()
+    return note_of(path).is_file()
 
 
 def check_noted(path: Path):
     """Raise ValueError unless a file is what it was when its SHA-256 was noted."""
-    noted = path.with_name(f'{path.name}.sha256')
+    noted = note_of(path)
     expected = noted.read_text().split()[:1]
     state = path.stat()
     found = digest_of(path, state.st_size, state.st_mtime_ns)

@@ -58,7 +58,8 @@ def test_auto_where_there_is_nothing_to_know():
         use_weights(cfg, 'auto')
     cfg = Config.fromfile(CONFIGS / 'maskrcnn_resnet50_1x.py')
     kept = dict(cfg.model.backbone.init_cfg)
-    assert use_weights(cfg, 'auto') == [f'--weights auto: {kept["checkpoint"]}, as the config says.']
+    assert use_weights(cfg, 'auto') == [
+        f'--weights auto: {kept["checkpoint"]}, as the config says.']
     assert cfg.model.backbone.init_cfg == kept
     use_weights(cfg, 'none')
     assert cfg.model.backbone.init_cfg is None
@@ -81,7 +82,7 @@ def test_training_from_a_name(detection, server, monkeypatch, elsewhere):
                'val_evaluator=None', 'default_hooks.checkpoint.interval=1']
     train = command('train').main
     assert 'did you mean small?' in refused(train, 'small.py', '--weights', 'smal')
-    entry['backbone'] = 'FocalNet (8 channels, 1 blocks in stage 3) fl2'
+    entry['backbone'] = 'FocalNet (8 channels, 1 blocks in stage 3) fl3'
     train(['small.py', '--weights', 'auto', *options])
     trained = torch.load('work_dirs/small/iter_1.pth', weights_only=False)
     assert trained['state_dict']['backbone.layers.0.blocks.0.mlp.fc1.weight'].eq(0.01).all()
