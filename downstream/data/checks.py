@@ -10,6 +10,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
 from ..errors import UserError
+from .files import listed
 from .parts import leaves, metrics_of
 
 
@@ -143,6 +144,8 @@ def check_coco(dataset, panoptic=False, truth=True):
         if key in lists:
             check_entries(content[key], needed, key, path)
     names = [image['file_name'] for image in content['images']]
+    if type(dataset).__name__ == 'Objects365V2Dataset':
+        names = listed(names)
     check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
     if not truth:
         return

@@ -15,7 +15,7 @@ from backbones.download import Meter
 
 from ..errors import UserError
 from .checks import some
-from .files import read_yaml
+from .files import listed, read_yaml
 from .unpacking import unpack
 
 SOURCES = Path(__file__).with_name('sources.yml')
@@ -237,16 +237,6 @@ def read_names(path: Path, changed: int) -> list[str]:
     """The images that a file in COCO's format lists."""
     with path.open(encoding='utf-8') as file:
         return [image['file_name'] for image in json.load(file)['images']]
-
-
-def listed(names: list[str]) -> list[str]:
-    """File names as they lie in a folder: Objects365 lists images/v1/patch8/NAME for patch8/NAME,
-    and three images that were never published (mmdet's list)."""
-    if not any('/patch' in name for name in names):
-        return names
-    from mmdet.datasets.objects365 import objv2_ignore_list
-    short = ['/'.join(name.split('/')[-2:]) for name in names]
-    return [name for name in short if name not in objv2_ignore_list]
 
 
 def names_in(folder: Path) -> set[str]:
