@@ -54,7 +54,8 @@ def main(argv=None):
         without_ground_truth(cfg, args.format_only)
     else:
         check_data(cfg, 'test')
-    check_name(cfg, args.checkpoint)
+    if not args.allow_partial:
+        check_name(cfg, args.checkpoint)
     local_file(args.checkpoint)  # fetched before anything is built
     notes += fit_launcher(cfg)
     if args.show_dir:

@@ -81,11 +81,12 @@ def to_entry(record: dict) -> dict:
     if not metrics:
         raise UserError(f'{record["experiment"]}: none of its metrics is in the tables: '
                         f'{", ".join(record["metrics"])}')
-    dataset = 'ADE20K' if 'mIoU' in record['metrics'] else 'COCO'
+    dataset = 'ADE20K' if 'mIoU' in record['metrics'] else (
+        'Objects365' if record.get('dataset', '').startswith('Objects365') else 'COCO')
     deviations = [*record['deviations'], *record.get('test_deviations', ())]
-    if record['images'] != WHOLE[dataset]:
+    if record['images'] != WHOLE.get(dataset, record['images']):
         deviations.append(f'scored on {record["images"]} of {WHOLE[dataset]} images')
-    if record['tta'] and dataset == 'COCO':
+    if record['tta'] and dataset != 'ADE20K':
         deviations.append('test-time augmentation')
     released = {'Released': record['released']} if 'released' in record else {}
     return dict(Metrics=metrics, Deviations=deviations, **released,

@@ -68,10 +68,11 @@ class RecordTest(Hook):
         record = dict(
             experiment=experiment,
             metrics={key: float(value) for key, value in (metrics or {}).items()},
+            dataset=type(runner.test_dataloader.dataset).__name__,
             images=len(runner.test_dataloader.dataset),
             tta=self.tta,
             deviations=deviations(self.meta, experiment),
-            test_deviations=[] if self.tta else test_deviations(runner.cfg, experiment),
+            test_deviations=[] if self.tta else changes_in_test(runner.cfg, experiment),
             checkpoint=f'{local_file(self.checkpoint).name}, sha256 {file_hash(self.checkpoint)}',
             date=time.strftime('%Y-%m-%d', time.gmtime()),
             machine=machine(),
@@ -90,7 +91,7 @@ def mark_released(record: dict, weights: str):
     record.update(released=weights, deviations=[])
 
 
-def test_deviations(cfg: Config, experiment: str) -> list[str]:
+def changes_in_test(cfg: Config, experiment: str) -> list[str]:
     """In words, where a test was another than the experiment's: sizes, thresholds.
 
     Args:
@@ -107,9 +108,6 @@ def test_deviations(cfg: Config, experiment: str) -> list[str]:
         for each in (cfg, recipe))
     changed = [key for key in dict.fromkeys([*theirs, *ours]) if ours.get(key) != theirs.get(key)]
     return [f'{key} {ours.get(key)}, not {theirs.get(key)}' for key in changed[:5]]
-
-
-test_deviations.__test__ = False  # it is none
 
 
 def deviations(meta: dict, experiment: str) -> list[str]:

@@ -17,6 +17,7 @@ from downstream.scoring.predictions import build_dataset, score
 from downstream.scoring.reproducing import (
     chosen,
     experiments,
+    few_images,
     interval,
     reproduce,
     subprocess_test,
@@ -237,3 +238,24 @@ def test_weighted_miou(segmentation, ade, elsewhere):
     weighted = weighted_scores(cfg, predictions, False)['mIoU']
     assert weighted(np.ones(2)) == pytest.approx(expected)
     assert weighted(np.array([2, 0])) != pytest.approx(expected)
+
+
+def test_a_quick_look_at_segmentation(segmentation, ade, elsewhere, tmp_path, monkeypatch):
+    """A part of the images by their numbers; the score is that of the test."""
+    cfg = Config.fromfile(segmentation)
+    with pytest.raises(UserError, match='--images: takes a part of COCO or ADE20K, not what Panop'):
+        few_images(Config(dict(cfg.to_dict(), test_evaluator=dict(type='PanopticQuality'))), 2,
+                   tmp_path)
+    for i in range(2):
+        shutil.copy(ade / 'images/val/0.jpg', ade / f'images/val/more{i}.jpg')
+        shutil.copy(ade / 'labels/val/0.png', ade / f'labels/val/more{i}.png')
+    weights_of(segmentation)
+    name = segmentation.stem
+    entry = dict(Name=name, Source='x', Results=[dict(Metrics={'mIoU': 46.8})])
+    monkeypatch.setattr(reproducing, 'look_up', lambda *_: (entry, name))
+    monkeypatch.setattr(reproducing, 'fetch_named', lambda _: Path('weights.pth'))
+    monkeypatch.setattr(reproducing, 'CONFIGS', tmp_path)
+    result = reproduce(name, tmp_path / 'out', in_process, images=3)
+    record, = (json.loads(path.read_text()) for path in (tmp_path / 'out').glob('*/test_*.json'))
+    assert record['images'] == 3
+    assert f'mIoU {record["metrics"]["mIoU"]:.1f} (95 %' in result.line
