@@ -97,6 +97,11 @@ def marker(part: dict, root: Path) -> Path:
     return root / DOWNLOADS / f'{part["as"]}.done'
 
 
+def coming(part: dict, root: Path) -> Path:
+    """An archive's own folder while it is downloaded: several may have the same name."""
+    return root / DOWNLOADS / f'{part["as"]}.coming'
+
+
 def is_done(part: dict, spec: dict, root: Path) -> bool:
     """Whether an archive was unpacked, here or by hand."""
     if marker(part, root).exists():
@@ -124,11 +129,11 @@ def check_room(todo: list[dict], root: Path, keep_archives: bool):
     """
     most = unpacked = 0
     for part in todo:
-        have = sum(path.stat().st_size for path in (root / DOWNLOADS).glob(f'{part["as"]}*')
-                   if path.suffix in (*ARCHIVES, '.part'))
+        have = sum(path.stat().st_size for path in (
+            *(root / DOWNLOADS).glob(part['as']), *coming(part, root).glob('*.part')))
         size = next(filter(None, map(download.size_of, part['from'])), 0)
         most = max(most, unpacked + 2 * size - have)
-        unpacked += size * (2 if keep_archives else 1) - have * keep_archives
+        unpacked += size * (2 if keep_archives else 1) - have
     try:
         download.check_space(root, max(most, unpacked))
     except OSError as error:
@@ -145,8 +150,7 @@ def fetch_and_unpack(part: dict, root: Path, keep_archives: bool):
             if download.is_noted(archive):
                 download.check_noted(archive)
         else:
-            # its own folder: several archives of a data set may have one name
-            came = download.get_any(part['from'], folder / f'{part["as"]}.coming')
+            came = download.get_any(part['from'], coming(part, root))
             came.rename(archive)
             download.note_of(came).rename(download.note_of(archive))
             came.parent.rmdir()
