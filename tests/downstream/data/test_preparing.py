@@ -158,15 +158,15 @@ def test_too_small_a_disk_is_told_before(coco, monkeypatch):
     with pytest.raises(UserError, match='are free, for the archives and what is in them; --root'):
         prepare(coco.spec, coco.root)
     assert not coco.paths
-    coco.breaks = [500, 0]
+    coco.breaks = [100, 0]
     monkeypatch.setattr('shutil.disk_usage', lambda _: type('', (), dict(free=enough)))
-    with pytest.raises(UserError, match='its first 500 bytes'):
+    with pytest.raises(UserError, match='its first 100 bytes'):
         prepare(coco.spec, coco.root)
     # what is there already takes no more
-    monkeypatch.setattr('shutil.disk_usage', lambda _: type('', (), dict(free=enough - 501)))
+    monkeypatch.setattr('shutil.disk_usage', lambda _: type('', (), dict(free=enough - 101)))
     with pytest.raises(UserError, match='are free, for the archives'):
         prepare(coco.spec, coco.root)
-    monkeypatch.setattr('shutil.disk_usage', lambda _: type('', (), dict(free=enough - 500)))
+    monkeypatch.setattr('shutil.disk_usage', lambda _: type('', (), dict(free=enough - 100)))
     prepare(coco.spec, coco.root)
 
 
