@@ -132,6 +132,12 @@ visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBa
 '''
 
 
+@pytest.fixture(autouse=True, scope='session')
+def cache_of_its_own(tmp_path_factory):
+    """What checks of data remember is not put where a person's is."""
+    os.environ['DOWNSTREAM_CACHE'] = str(tmp_path_factory.mktemp('cache'))
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A web server of this machine (servers.py), and an empty cache for what comes from it."""

@@ -37,7 +37,7 @@ def main(argv=None):
         cfg.work_dir = folder  # for annotations that --data has to put right
         if args.data:
             print('\n'.join(use_data(cfg, args.data)))
-        check_data(cfg, 'test')
+        check_data(cfg, 'test', checked=bool(args.data))
         dataset = build_dataset(cfg)
         print(as_table(score(cfg, dataset, read_results(args.results, cfg, dataset), args.results)))
 

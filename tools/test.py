@@ -22,6 +22,7 @@ from downstream.training.launching import (
     parse,
     use_plain_runner,
 )
+from downstream.training.processes import first_does
 
 
 def parse_args(argv):
@@ -42,20 +43,20 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'test_dataloader')
-    notes = use_data(cfg, args.data) if args.data else []
+    notes = first_does(cfg, lambda: use_data(cfg, args.data)) if args.data else []
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     if args.trust_checkpoint:
         TRUSTED.add(args.checkpoint)
     cfg.resume = False
+    if not args.allow_partial:
+        check_name(cfg, args.checkpoint)
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
     notes += use_tta(cfg) if args.tta else []
     if args.format_only:
         without_ground_truth(cfg, args.format_only)
     else:
-        check_data(cfg, 'test')
-    if not args.allow_partial:
-        check_name(cfg, args.checkpoint)
+        check_data(cfg, 'test', checked=bool(args.data))
     local_file(args.checkpoint)  # fetched before anything is built
     notes += fit_launcher(cfg)
     if args.show_dir:

@@ -8,18 +8,17 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from PIL import ExifTags, Image
 from pycocotools import mask as rle
 
 from ..errors import UserError
+from .files import without_collector
 from .findings import Finding
+from .headers import headers, shown_size
 
 MOST = 0.5  # where more than this share is wrong, it is no slip but a mistake in all of it
-SIDEWAYS = 5, 6, 7, 8  # EXIF orientations that exchange width and height
 
 
 def read_coco(path: Path, panoptic: bool = False) -> dict:
@@ -29,7 +28,8 @@ def read_coco(path: Path, panoptic: bool = False) -> dict:
         UserError: it is not JSON, or not in COCO format.
     """
     try:
-        content = json.loads(path.read_text(encoding='utf-8-sig'))
+        with without_collector():
+            content = json.loads(path.read_text(encoding='utf-8-sig'))
     except OSError as error:
         raise UserError(f'the annotation file {path} cannot be read: {error.strerror}') from None
     except ValueError as error:
@@ -44,9 +44,11 @@ def read_coco(path: Path, panoptic: bool = False) -> dict:
                   annotations=('image_id', 'segments_info') if panoptic else
                   ('image_id', 'category_id', 'bbox'))
     for key, names in needed.items():
+        wanted = set(names)
         for number, entry in enumerate(content[key]):
-            missing = [name for name in names if not isinstance(entry, dict) or name not in entry]
-            if missing:
+            if not isinstance(entry, dict) or not wanted <= entry.keys():
+                missing = [name for name in names if not isinstance(entry, dict)
+                           or name not in entry]
                 raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
                                 f'of {key} has no {", ".join(missing)}')
     for key in ('images', 'annotations'):
@@ -80,14 +82,15 @@ class CocoCheck:
         self.annotations = content['annotations']
         self.classes = tuple(classes)
         self.stored, self.turned = [], []
-        self.find_images()
-        self.read_headers()
-        self.check_ids()
-        self.check_categories()
-        self.check_boxes()
         self.with_mask, self.without_mask = [], []
-        self.check_masks()
-        self.fill_in()
+        with without_collector():
+            self.find_images()
+            self.read_headers()
+            self.check_ids()
+            self.check_categories()
+            self.check_boxes()
+            self.check_masks()
+            self.fill_in()
         content.update(images=self.images, annotations=self.annotations)
 
     def add(self, what: str, entries: list, remedy: str = '', error: bool = False, total: int = 0,
@@ -95,29 +98,35 @@ class CocoCheck:
         """A finding about images or annotations, if there are any."""
         if entries:
             names = {image['id']: image['file_name'] for image in self.images}
-            shown = [names.get(entry.get('image_id'), entry.get('file_name')) for entry in entries]
+            seen = [(name, entry) for entry in entries
+                    if (name := names.get(entry.get('image_id'), entry.get('file_name')))]
             self.findings.append(Finding(
                 str(self.path), what,
                 [entry.get('place') or f'{show} {entry.get(show)}' for entry in entries],
-                total=total, remedy=remedy, error=error, images=[name for name in shown if name]))
+                total=total, remedy=remedy, error=error, images=[name for name, _ in seen],
+                objects=[entry for _, entry in seen if 'bbox' in entry]))
 
     # -- images --------------------------------------------------------------------------------
 
     def find_images(self):
         """Find each image's file, by the last part of its name where a tool put a prefix before it.
         """
-        there = {}  # last part: all paths below the folder
+        there, start = set(), len(str(self.folder)) + 1
         for parent, _, names in os.walk(self.folder):
-            for name in names:
-                there.setdefault(name, []).append(
-                    Path(parent, name).relative_to(self.folder).as_posix())
+            below = f'{parent[start:]}/'.lstrip('/')
+            there.update(below + name for name in names)
+        by_last = None  # {last part: all names}
         renamed, missing = [], []
         for image in self.images:
             said = str(image['file_name'])
-            last = PurePosixPath(unquote(said).replace('\\', '/')).name
-            if (self.folder / said).is_file():
+            if said in there or (self.folder / said).is_file():
                 continue
-            found = there.get(last) or there.get(PurePosixPath(said).name) or ()
+            if by_last is None:
+                by_last = {}
+                for name in there:
+                    by_last.setdefault(name.rpartition('/')[2], []).append(name)
+            last = PurePosixPath(unquote(said).replace('\\', '/')).name
+            found = by_last.get(last) or by_last.get(PurePosixPath(said).name) or ()
             if len(found) == 1:
                 image['file_name'] = found[0]
                 renamed.append(f'{said} as {found[0]}')
@@ -141,33 +150,30 @@ class CocoCheck:
 
     def read_headers(self):
         """Compare the sizes in the file with the images'; find which way EXIF's labels lie."""
-        with ThreadPoolExecutor() as pool:
-            headers = list(pool.map(header, (self.folder / image['file_name']
-                                             for image in self.images)))
-        broken = [image for image, found in zip(self.images, headers, strict=True)
+        folder = str(self.folder)
+        read = headers(os.path.join(folder, image['file_name']) for image in self.images)
+        broken = [image for image, found in zip(self.images, read, strict=True)
                   if isinstance(found, str)]
-        reasons = {found for found in headers if isinstance(found, str)}
+        reasons = {found for found in read if isinstance(found, str)}
         self.add('images cannot be read', broken, f'get them again ({"; ".join(sorted(reasons))})',
                  error=True, total=len(self.images), show='file_name')
         wrong = []
-        for image, found in zip(self.images, headers, strict=True):
+        for image, found in zip(self.images, read, strict=True):
             if isinstance(found, str):
                 continue
-            size, orientation = found
-            shown = size[::-1] if orientation in SIDEWAYS else size
+            size, shown = found[0], shown_size(found)
             if 'width' not in image or 'height' not in image:
                 image['width'], image['height'] = shown
                 continue
             said = int(float(image['width'])), int(float(image['height']))
             image['width'], image['height'] = said
             if said not in (size, shown):
-                wrong.append({**image, 'file_name': f'{image["file_name"]} is {shown[0]} x '
+                wrong.append({**image, 'place': f'{image["file_name"]} is {shown[0]} x '
                               f'{shown[1]}, not {said[0]} x {said[1]}'})
             elif size != shown:
                 (self.stored if said == size else self.turned).append(image)
         self.add('images have another size than the file says', wrong, 'labels were drawn on other '
-                 'images, or width and height are exchanged', error=True, total=len(self.images),
-                 show='file_name')
+                 'images, or width and height are exchanged', error=True, total=len(self.images))
         if self.stored and self.turned:
             self.add('images have an EXIF rotation that their labels do not follow, while '
                      f'those of {len(self.turned)} others do', self.stored, 'store these images '
@@ -186,8 +192,8 @@ class CocoCheck:
                  error=len(lost) > MOST * len(self.annotations), total=len(self.annotations))
         self.annotations = [a for a in self.annotations if a['image_id'] in known]
         counts = Counter(a['id'] for a in self.annotations if 'id' in a)
-        twice = [dict(id=number) for number, count in counts.items() if count > 1]
-        self.add('annotation ids are those of several annotations', twice,
+        twice = {a['id']: a for a in self.annotations if 'id' in a and counts[a['id']] > 1}
+        self.add('annotation ids are those of several annotations', list(twice.values()),
                  'give each annotation an id of its own', error=True)
         if all('id' not in a for a in self.annotations):
             for number, annotation in enumerate(self.annotations, 1):
@@ -310,7 +316,7 @@ class CocoCheck:
         for annotation in crowd:
             annotation['iscrowd'] = 0
         sizes = {image['id']: (image.get('height'), image.get('width')) for image in self.images}
-        bare = [a for a in self.annotations if not isinstance(a.get('area'), int | float)]
+        bare = [a for a in self.annotations if type(a.get('area')) not in (int, float)]
         for annotation in bare:
             annotation['area'] = area(annotation, sizes[annotation['image_id']])
         for what, found in ('iscrowd', crowd), ('area', bare):
@@ -319,26 +325,18 @@ class CocoCheck:
                                   f'{"taken as 0" if what == "iscrowd" else "computed"}')
 
 
-def header(path: Path):
-    """((width, height) as stored, EXIF orientation) of an image, or in words why there is none."""
-    try:
-        with Image.open(path) as image:
-            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-            return image.size, orientation
-    except Image.DecompressionBombError:
-        return 'an image of more pixels than any machine should decode'
-    except Exception as error:  # what a damaged header makes Pillow do is anybody's guess
-        return f'{type(error).__name__}'
-
-
 def polygons_in(mask) -> list | None:
     """The lists of numbers in a segmentation; one alone may stand there without a list around it.
     """
-    if isinstance(mask, list) and all(map(is_number, mask)):
+    if isinstance(mask, list) and are_numbers(mask):
         mask = [mask]
     good = isinstance(mask, list) and all(
-        isinstance(polygon, list) and all(map(is_number, polygon)) for polygon in mask)
+        isinstance(polygon, list) and are_numbers(polygon) for polygon in mask)
     return mask if good else None
+
+
+def are_numbers(values: list) -> bool:
+    return set(map(type, values)) <= {int, float}  # several times as fast as one by one
 
 
 def is_number(value) -> bool:
@@ -346,7 +344,7 @@ def is_number(value) -> bool:
 
 
 def is_box(box) -> bool:
-    return isinstance(box, list) and len(box) == 4 and all(map(is_number, box))
+    return isinstance(box, list) and len(box) == 4 and are_numbers(box)
 
 
 def area(annotation: dict, size: tuple) -> float:

@@ -1,4 +1,6 @@
 """Files of a data set: images in folders, YAML, lists, and what is kept in a work dir."""
+import contextlib
+import gc
 import json
 import os
 from pathlib import Path
@@ -56,3 +58,19 @@ def listed(names: list[str]) -> list[str]:
     from mmdet.datasets.objects365 import objv2_ignore_list
     short = ['/'.join(name.split('/')[-2:]) for name in names]
     return [name for name in short if name not in objv2_ignore_list]
+
+
+@contextlib.contextmanager
+def without_collector():
+    """Let Python not look for cycles meanwhile.
+
+    Among the millions of lists of an annotation file, which has none, that takes longer than
+    reading them.
+    """
+    there = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if there:
+            gc.enable()

@@ -3,6 +3,7 @@ import colorsys
 import copy
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from .coco import CocoCheck, read_coco
 from .files import images_in, write_json
 from .findings import Finding, stop_at_errors
 from .foreign import to_coco
-from .label_maps import LabelMaps, check_label_maps
+from .label_maps import LabelMaps, MapsCheck
 from .layouts import DETECTION, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 from .parts import LOADERS, leaves, metrics_of, steps_of
 
@@ -64,36 +65,47 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     return notes
 
 
-def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
+@dataclass
+class Examined:
+    """What a data set was understood as, and what is wrong with it.
+
+    Attributes:
+        lines: what was understood, counted and put right.
+        checks: of each split; none where its labels could not be read.
+    """
+    layout: Layout
+    lines: list[str]
+    findings: list[Finding]
+    checks: dict[str, CocoCheck | MapsCheck]
+
+
+def examine(source: str, kind: str) -> Examined:
     """What --data would say of a data set, without an experiment.
 
     Args:
         source: a YAML file that describes the data, or a folder in a known layout.
         kind: 'detection' or 'segmentation'.
 
-    Returns:
-        (what was understood, counted and put right, as lines; what was found).
-
     Raises:
         UserError: the data cannot be understood at all.
     """
     layout = find_layout(source, kind)
-    lines, findings = [str(layout), *layout.notes], []
+    lines, findings, checks = [str(layout), *layout.notes], [], {}
     if kind == SEGMENTATION:
         if not layout.classes:
             raise UserError(f'{source} is ADE20K, whose classes the experiments know')
         for name, split in layout.splits.items():
-            maps = label_maps(split)
-            lines.append(f'{name}: {len(maps.load_data_list()):,} images, '
+            checks[name] = MapsCheck(label_maps(split), table(layout), most=None)
+            lines.append(f'{name}: {len(checks[name].listed):,} images, '
                          f'{len(layout.classes)} classes')
-            findings += check_label_maps(maps, table(layout))
-        return lines, findings
+            findings += checks[name].findings
+        return Examined(layout, lines, findings, checks)
     with TemporaryDirectory() as folder:
         if layout.suffix:
             more, findings = to_coco(layout, Path(folder))
             lines += more
             if any(finding.error for finding in findings):
-                return lines, findings
+                return Examined(layout, lines, findings, checks)
         checks = check_splits(layout)
     for name, check in checks.items():
         counts = Counter(a['category_id'] for a in check.annotations)
@@ -102,7 +114,7 @@ def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
         lines += [f'  {category["name"]:24} {counts[category["id"]]:8,}'
                   for category in check.content['categories']]
         findings += check.findings
-    return lines, findings
+    return Examined(layout, lines, findings, checks)
 
 
 def kind_of_experiment(cfg: Config) -> str:
@@ -239,7 +251,7 @@ def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
         step['values'] = table(layout)  # (a dict's own method has that name)
     fit_heads(cfg.model, num_classes=len(layout.classes))
     return stop_at_errors([finding for split in layout.splits.values()
-                           for finding in check_label_maps(label_maps(split), table(layout))])
+                           for finding in MapsCheck(label_maps(split), table(layout)).findings])
 
 
 def label_maps(split: Split) -> LabelMaps:

@@ -440,12 +440,12 @@ def test_all_mistakes_are_named_together(tmp_path):
     (tmp_path / 'set/labels/train/1.txt').write_bytes(b'\xff\xfe0 .5')
     with pytest.raises(UserError, match='(?s)5 mistakes in the data:.*label files are no text'):
         use(tmp_path)
-    lines, findings = examine(str(tmp_path / 'set'), 'detection')
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
     assert len(findings) == 5 and all(finding.error for finding in findings)
     yolo(tmp_path / 'set', '0 .5 .5 .5 .5\n1 .5 .5 .5 0')
-    lines, findings = examine(str(tmp_path / 'set'), 'detection')
-    assert 'train: 2 images, 2 objects, 0 of them with a mask' in lines
-    assert [str(finding) for finding in findings] == [
+    found = examine(str(tmp_path / 'set'), 'detection')
+    assert 'train: 2 images, 2 objects, 0 of them with a mask' in found.lines
+    assert [str(finding) for finding in found.findings] == [
         f'{tmp_path}/set/labels/train: 2 of 4 boxes have no area, or numbers that are not finite '
         '(labels/train/0.txt:2, labels/train/1.txt:2); they are not used']
 
