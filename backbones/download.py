@@ -33,9 +33,9 @@ HASH_IN_NAME = re.compile(r'-(?!20\d{6}\.)([0-9a-f]{8,64})\.\w+$')
 
 
 class Meter(Progress):
-    """How much of one task is done and how long the rest takes, on stderr.
+    """How much of one task is done and how long the rest takes.
 
-    A bar on a terminal, which goes away at the end; elsewhere a line every half minute.
+    One line on a terminal, gone at the end; elsewhere one every half minute, on stderr.
 
     Args:
         what: what is being done.
@@ -45,17 +45,20 @@ class Meter(Progress):
 
     def __init__(self, what: str, total: int | None = None, bytes: bool = False):
         counts = (DownloadColumn(), TransferSpeedColumn()) if bytes else (MofNCompleteColumn(), )
-        super().__init__(TextColumn('{task.description}'), BarColumn(), *counts,
-                         TimeRemainingColumn(), transient=True)
+        super().__init__(TextColumn('{task.description}'), BarColumn(20), *counts,
+                         TextColumn('eta'), TimeRemainingColumn(compact=True), transient=True)
         self.plain = not self.console.is_terminal
         self.disable = self.plain
         self.task_id = self.add_task(what, total=total)
         self.unit, self.said = (1 << 20 if bytes else 1), time.monotonic()
 
-    def to(self, completed: int, total: int | None = None):
+    def begin(self, completed: int, total: int | None):
+        """Say that so much was done before, which does not count for the speed."""
+        self.reset(self.task_id, total=total, completed=completed)
+
+    def to(self, completed: int):
         """Say that so much is done."""
-        self.update(self.task_id, completed=completed, **({} if total is None else
-                                                          {'total': total}))
+        self.update(self.task_id, completed=completed)
         if self.plain and time.monotonic() - self.said > PLAIN:
             self.said, task = time.monotonic(), self.tasks[0]
             left = task.time_remaining
@@ -257,10 +260,11 @@ def download(address: str, part: Path, size: int | None = None):
                     total = int(length) + have * goes_on if length else None
                     check_size(total, size)
                     check_space(part.parent, (total or size or 0) - have * goes_on)
+                    meter.begin(have * goes_on, total)
                     with open(part, 'ab' if goes_on else 'wb') as file:
                         while chunk := response.read(CHUNK):
                             file.write(chunk)
-                            meter.to(file.tell(), total)
+                            meter.to(file.tell())
             except HTTPError as error:
                 if error.code != 416:  # it is asked for what lies behind its end
                     raise

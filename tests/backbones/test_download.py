@@ -1,5 +1,8 @@
 """Weight files from a server of this machine, which breaks off connections when it is told to."""
 import hashlib
+import io
+import re
+import sys
 
 import pytest
 import torch
@@ -140,6 +143,25 @@ def test_no_room_for_it(server, tmp_path, monkeypatch):
 def test_the_size_is_asked(server):
     assert download.size_of(f'{server.url}/w.pth') == len(server.content)
     assert download.size_of(f'{server.url}/gone.pth') is None
+
+
+def test_the_line_on_a_terminal(server, monkeypatch):
+    """Size, speed and time left; nothing elsewhere."""
+    drawn = io.StringIO()
+    monkeypatch.setattr(sys, 'stdout', drawn)
+    fetch(f'{server.url}/w.pth')
+    assert '%' not in drawn.getvalue() and '\x1b' not in drawn.getvalue()
+    server.files['/large.pth'] = bytes(3 << 20)
+    server.breaks = [1 << 20]
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, 'stdout', terminal)
+    monkeypatch.setattr('rich._console', None)  # it has looked at another stdout
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '100')
+    fetch(f'{server.url}/large.pth')
+    last = terminal.getvalue().split('large.pth ')[-1]
+    assert re.search(r'3\.1/3\.1.*MB', last) and 'eta' in last
 
 
 @pytest.mark.parametrize('bytes, line', [(True, 'w.pth: 2 of 8 MiB, '),
