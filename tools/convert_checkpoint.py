@@ -18,7 +18,8 @@ from downstream.training.converting import convert
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('source', metavar='SRC', help='weight file or its URL')
+    parser.add_argument('source', metavar='SRC',
+                        help='weight file, its URL, or the name of published weights')
     parser.add_argument('target', metavar='DST', help='file to write, .safetensors or .pth')
     parser.add_argument('--config', metavar='CFG', help='experiment that the result is for')
     parser.add_argument('--keep-classes', action='store_true',

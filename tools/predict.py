@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from backbones.pretrained import TRUSTED
+from backbones.pretrained import TRUSTED, local_file
 from downstream.data.own import use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.inputs import find_inputs
@@ -33,7 +33,7 @@ def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
                                        'training left in its work dir')
-    parser.add_argument('checkpoint', help='file or URL')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
     parser.add_argument('inputs', nargs='+', metavar='INPUT',
                         help="image, video, folder, or a pattern such as 'photos/*.jpg'")
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='DIR',
@@ -70,7 +70,7 @@ def main(argv=None):
         predictor = Predictor.from_checkpoint(cfg, args.checkpoint, args.device, args.tta,
                                               args.allow_partial)
     make_writable(args.out, '--out')
-    file = Path(args.checkpoint)
+    file = local_file(args.checkpoint)
     output = Output(
         predictor, args.out, args.batch, args.score_thr, not args.no_pictures,
         label_values(cfg) if predictor.kind == 'segmentation' else None,

@@ -5,7 +5,7 @@ import in_venv  # noqa: F401
 # isort: split
 from mmengine.registry import METRICS
 
-from backbones.pretrained import TRUSTED
+from backbones.pretrained import TRUSTED, local_file
 from downstream.data.checks import check_data
 from downstream.data.own import use_data
 from downstream.errors import one_message
@@ -13,7 +13,7 @@ from downstream.next_steps import after_test
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
 from downstream.scoring.submissions import without_ground_truth
-from downstream.training.checkpoints import CheckFits
+from downstream.training.checkpoints import CheckFits, check_name
 from downstream.training.launching import (
     build_runner,
     fit_launcher,
@@ -31,7 +31,7 @@ from downstream.training.tracking import without_trackers
 def parse_args(argv):
     parser = make_parser(__doc__, 'for the log and the record of the scores (default: test/ in the '
                          "experiment's work dir, beside the training)")
-    parser.add_argument('checkpoint', help='file or URL')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
     parser.add_argument('--out', metavar='FILE.pkl',
                         help='write the predictions to this file: tools/report.py and '
                              'tools/score.py read it')
@@ -57,6 +57,8 @@ def main(argv=None):
     if args.trust_checkpoint:
         TRUSTED.add(args.checkpoint)
     cfg.resume = False
+    if not args.allow_partial:
+        check_name(cfg, args.checkpoint)
     use_plain_runner(cfg)  # FSDP is for training: without gradients one GPU is enough
     without_trackers(cfg)
     notes += use_tta(cfg) if args.tta else []
@@ -64,6 +66,7 @@ def main(argv=None):
         without_ground_truth(cfg, args.format_only)
     else:
         check_data(cfg, 'test', checked=bool(args.data))
+    local_file(args.checkpoint)  # fetched before anything is built
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)

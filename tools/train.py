@@ -31,6 +31,9 @@ def parse_args(argv):
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on with a run that was stopped: from this checkpoint, or '
                              'from the latest in the work dir')
+    parser.add_argument('--weights', metavar='NAME',
+                        help="what the backbone starts from: auto (its own ImageNet weights), the "
+                             'name of published ones, a file or URL, or none (docs/weights.md)')
     parser.add_argument('--val-split', type=float, default=0., metavar='SHARE',
                         help='with --data that has no val: score on this share of the training '
                              'images')
@@ -62,7 +65,7 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
-    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg)
+    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg, args.weights)
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
     track(cfg, args.log)
     check_data(cfg, 'train', 'val', checked=bool(args.data))

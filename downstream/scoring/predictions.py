@@ -139,16 +139,7 @@ def score_detection(metric, predictions, dataset) -> Scores:
     from mmdet.datasets.api_wrappers import COCO, COCOeval
     # COCO's boxes and masks are of things, where a model finds stuff too.
     names = dataset.metainfo.get('thing_classes') or dataset.metainfo['classes']
-    truth = metric._coco_api
-    metric.cat_ids = truth.get_cat_ids(cat_names=names)
-    metric.process({}, predictions)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            files = metric.results2json([result for _, result in metric.results], f'{folder}/all')
-        except IndexError:
-            raise UserError(f'the predictions are of more than the {len(names)} classes of the '
-                            'test_dataloader') from None
-        rows = {kind: json.loads(Path(file).read_text()) for kind, file in files.items()}
+    truth, rows = rows_of_coco(metric, predictions, names)
 
     overall, precision, columns = {}, {}, {name: {} for name in names}
     counts = {p['img_id']: np.zeros(3, int) for p in predictions}
@@ -157,9 +148,6 @@ def score_detection(metric, predictions, dataset) -> Scores:
             continue
         found = COCO()
         with quiet():
-            if kind == 'segm':  # with boxes, areas would be theirs
-                for row in rows[kind]:
-                    row.pop('bbox')
             if rows[kind]:
                 found = truth.loadRes(rows[kind])
             else:
@@ -194,6 +182,23 @@ def score_detection(metric, predictions, dataset) -> Scores:
         f'F1 at IoU 0.5 of the {"masks" if "mask" in precision else "boxes"} with a score of '
         f'{SHOWN} or more, which are the ones drawn: 2 right / (2 right + spurious + missed). '
         'An image without objects and without predictions has 100 %'), precision=precision)
+
+
+def rows_of_coco(metric, predictions: list[dict], names):
+    """(the ground truth, {'bbox' or 'segm': predictions in COCO's format}); sets metric.cat_ids."""
+    truth = metric._coco_api
+    metric.cat_ids = truth.get_cat_ids(cat_names=names)
+    metric.process({}, predictions)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            files = metric.results2json([result for _, result in metric.results], f'{folder}/all')
+        except IndexError:
+            raise UserError(f'the predictions are of more than the {len(names)} classes of the '
+                            'test_dataloader') from None
+        rows = {kind: json.loads(Path(file).read_text()) for kind, file in files.items()}
+    for row in rows.get('segm', ()):  # with boxes, areas would be theirs
+        row.pop('bbox')
+    return truth, rows
 
 
 def count_right(evaluation, counts: dict):

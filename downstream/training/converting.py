@@ -11,12 +11,13 @@ import torch
 from mmengine.registry import MODELS
 
 from backbones.base import Backbone
-from backbones.download import fetch, sha256
+from backbones.download import sha256
 from backbones.pretrained import (
     CONTAINERS,
     TRUSTED,
     Match,
     kind_of,
+    local_file,
     match,
     our_names,
     read_checkpoint,
@@ -109,7 +110,7 @@ def convert(args):
     if args.trust_checkpoint:
         TRUSTED.add(args.source)
     checkpoint = read_checkpoint(args.source)
-    source = fetch(args.source) if '://' in args.source else Path(args.source).expanduser()
+    source = local_file(args.source)
     if target.exists() and source.samefile(target):
         raise UserError(f'{target} is the source itself')
     state = weights_in(checkpoint, args.source)
