@@ -11,7 +11,7 @@ import in_venv  # noqa: F401
 import argparse
 import sys
 
-from downstream.data.layouts import DETECTION, SEGMENTATION
+from downstream.data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from downstream.data.own import examine
 from downstream.errors import one_message
 
@@ -20,8 +20,8 @@ from downstream.errors import one_message
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('data', metavar='DATA')
-    parser.add_argument('--kind', choices=[DETECTION, SEGMENTATION], default=DETECTION,
-                        help='boxes and masks (default), or label maps')
+    parser.add_argument('--kind', choices=[DETECTION, SEGMENTATION, PANOPTIC], default=DETECTION,
+                        help='boxes and masks (default), label maps, or both in one map')
     args = parser.parse_args(argv)
     lines, findings = examine(args.data, args.kind)
     print('\n'.join(lines))

@@ -1,7 +1,7 @@
 """What a check of data finds: counted, with examples and a remedy; errors stop, warnings don't."""
 from dataclasses import dataclass, field
 
-from ..errors import UserError
+from ..errors import UserError, printable
 
 SHOWN = 5  # examples in a message
 
@@ -37,8 +37,9 @@ class Finding:
         examples = ', '.join(map(str, self.examples[:SHOWN]))
         if self.count > SHOWN:
             examples += ', …'
-        return (f'{self.where}: {number} {self.what}' + (f' ({examples})' if examples else '')
-                + (f'; {self.remedy}' if self.remedy else ''))
+        return printable(f'{self.where}: {number} {self.what}'
+                         + (f' ({examples})' if examples else '')
+                         + (f'; {self.remedy}' if self.remedy else '')).replace('\n', '\\n')
 
 
 def stop_at_errors(findings: list[Finding]) -> list[str]:

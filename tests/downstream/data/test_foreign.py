@@ -259,7 +259,7 @@ def test_ultralytics_files(tmp_path, text, note):
     ('names: [a]\nnc: 2', 'nc is 2, but there are 1 names'),
     ('nc: 2', 'names is None'),
     ('names: [a]', 'does not say where the images of train are'),
-    ('names: [a]\ntrain: no', 'train is no, but there is no .*/no'),
+    ('names: [a]\ntrain: no', "train is 'no', but there is no .*/no"),
     ('names: [a]\ntrain: empty', 'train is empty, which holds no images'),
     ('names: [a]\ntrain: list.txt', r'list.txt:2: there is no .*no.jpg'),
     ('names: [a]\ntrain: image.jpg', 'image.jpg is not a text file'),
@@ -285,7 +285,7 @@ def test_which_file_describes_a_folder(tmp_path):
 
 def test_label_files_are_for_detection(tmp_path):
     write(tmp_path / 'x.yaml', 'names: [a]\ntrain: images')
-    with pytest.raises(UserError, match='label files of YOLO, which are for detection'):
+    with pytest.raises(UserError, match='data for detection .YOLO.*segmentation needs label maps'):
         find_layout(str(tmp_path / 'x.yaml'), 'segmentation')
     voc(tmp_path / 'set', box(1, 1, 2, 2))
     with pytest.raises(UserError, match='It looks like data for detection'):
