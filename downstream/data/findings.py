@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from ..errors import UserError, printable
 
 SHOWN = 5  # examples in a message
+LONGEST = 200  # characters of one
 
 
 @dataclass
@@ -34,7 +35,8 @@ class Finding:
 
     def __str__(self):
         number = f'{self.count:,}' + (f' of {self.total:,}' if self.total else '')
-        examples = ', '.join(map(str, self.examples[:SHOWN]))
+        examples = ', '.join(name if len(name) <= LONGEST else f'{name[:LONGEST]}…'
+                             for name in map(str, self.examples[:SHOWN]))
         if self.count > SHOWN:
             examples += ', …'
         return printable(f'{self.where}: {number} {self.what}'

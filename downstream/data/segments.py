@@ -159,8 +159,11 @@ class PanopticCheck(CocoCheck):
                                 + ', '.join(map(str, strange[:3])) + more})
                 guesses[guess(set(found), said)] += 1
             for segment in annotation['segments_info']:
-                if segment['id'] in found and not is_measured(segment):
-                    segment.update(found[segment['id']])
+                true = found.get(segment['id'], {})
+                if 'segmentation' in true:
+                    segment['segmentation'] = true['segmentation']
+                if true and not is_measured(segment):
+                    segment.update(true)
                     measured += 1
             annotation['segments_info'] = [segment for segment in annotation['segments_info']
                                            if segment['id'] in found]
