@@ -15,7 +15,8 @@ from .loading import REPAIR
 
 def rgb_to_id(image: np.ndarray) -> np.ndarray:
     """(..., 3) RGB uint8 to (...) int32 segment ids: R + 256 G + 256^2 B, COCO's encoding."""
-    return image.astype(np.int32) @ np.array([1, 256, 256**2], np.int32)
+    red, green, blue = np.moveaxis(image, -1, 0)
+    return red + np.int32(256) * green + np.int32(256**2) * blue
 
 
 def id_to_rgb(ids: np.ndarray) -> np.ndarray:

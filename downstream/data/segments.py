@@ -5,7 +5,6 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 from pycocotools import mask as rle
-from scipy import ndimage
 from tqdm import tqdm
 
 from ..errors import UserError, shown
@@ -231,19 +230,30 @@ def segments_in(job: tuple[Path, tuple[int, int], set[int]]) -> dict[int, dict] 
         return 'panoptic maps cannot be read'
     if None not in size and ids.shape[::-1] != size:
         return 'panoptic maps have another size than their images'
-    numbers, where, counts = np.unique(ids, return_inverse=True, return_counts=True)
-    places = ndimage.find_objects(where.reshape(ids.shape) + 1)
-    found = {}
-    for number, count, (rows, columns) in zip(numbers.tolist(), counts.tolist(), places,
-                                              strict=True):
-        if number == 0:
-            continue
-        found[number] = dict(area=count, bbox=[columns.start, rows.start, columns.stop -
-                                               columns.start, rows.stop - rows.start])
-        if number in wanted:
-            runs = rle.encode(np.asfortranarray(ids == number, np.uint8))
-            found[number]['segmentation'] = dict(runs, counts=runs['counts'].decode('ascii'))
+    found = measure(ids)
+    for number in wanted & found.keys():
+        runs = rle.encode(np.asfortranarray(ids == number, np.uint8))
+        found[number]['segmentation'] = dict(runs, counts=runs['counts'].decode('ascii'))
     return found
+
+
+def measure(ids: np.ndarray) -> dict[int, dict]:
+    """{id in a map, but not 0: its area and bbox}; ids are (H, W)."""
+    # Runs of one id in a row: there are few of them, so that sorting them is fast.
+    begins = np.ones(ids.shape, bool)
+    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(starts, append=ids.size)
+    numbers, where = np.unique(ids.ravel()[starts], return_inverse=True)
+    areas = np.bincount(where, lengths)
+    rows, columns = np.divmod(starts, ids.shape[1])
+    low, high = np.full((2, len(numbers)), ids.size), np.zeros((2, len(numbers)), int)
+    for axis, first, last in ((0, columns, columns + lengths), (1, rows, rows + 1)):
+        np.minimum.at(low[axis], where, first)
+        np.maximum.at(high[axis], where, last)
+    boxes = np.concatenate([low, high - low]).T  # (segments, 4)
+    return {number: dict(area=int(area), bbox=box) for number, area, box in
+            zip(numbers.tolist(), areas, boxes.tolist(), strict=True) if number}
 
 
 def guess(found: set[int], said: set[int]) -> str:
