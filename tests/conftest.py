@@ -131,6 +131,12 @@ visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBa
 '''
 
 
+@pytest.fixture(autouse=True, scope='session')
+def cache_of_its_own(tmp_path_factory):
+    """What checks of data remember is not put where a person's is."""
+    os.environ['DOWNSTREAM_CACHE'] = str(tmp_path_factory.mktemp('cache'))
+
+
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """Run from another directory, on one thread: more would wait for each other on tiny maps."""

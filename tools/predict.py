@@ -19,7 +19,7 @@ from downstream.looking.inputs import find_inputs
 from downstream.looking.outputs import Output
 from downstream.looking.predictor import Predictor
 from downstream.scoring.predictions import SHOWN
-from downstream.scoring.results import label_values
+from downstream.scoring.submissions import label_values
 from downstream.training.launching import (
     add_config_options,
     add_weight_options,

@@ -16,7 +16,7 @@ from downstream.data.checks import check_data
 from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.predictions import build_dataset, score
-from downstream.scoring.results import as_table, read_results
+from downstream.scoring.submissions import as_table, read_results
 from downstream.training.launching import add_config_options, parse, read_config
 
 
@@ -37,7 +37,7 @@ def main(argv=None):
         cfg.work_dir = folder  # for annotations that --data has to put right
         if args.data:
             print('\n'.join(use_data(cfg, args.data)))
-        check_data(cfg, 'test')
+        check_data(cfg, 'test', checked=bool(args.data))
         dataset = build_dataset(cfg)
         print(as_table(score(cfg, dataset, read_results(args.results, cfg, dataset), args.results)))
 

@@ -11,7 +11,7 @@ from downstream.data.own import use_data
 from downstream.errors import one_message
 from downstream.scoring.flags import check_flags, draw_into, use_tta
 from downstream.scoring.records import RecordTest
-from downstream.scoring.results import without_ground_truth
+from downstream.scoring.submissions import without_ground_truth
 from downstream.training.checkpoints import CheckFits
 from downstream.training.launching import (
     build_runner,
@@ -22,6 +22,7 @@ from downstream.training.launching import (
     parse,
     use_plain_runner,
 )
+from downstream.training.processes import first_does
 
 
 def parse_args(argv):
@@ -42,7 +43,7 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'test_dataloader')
-    notes = use_data(cfg, args.data) if args.data else []
+    notes = first_does(cfg, lambda: use_data(cfg, args.data)) if args.data else []
     check_flags(cfg, args)
     cfg.load_from = args.checkpoint
     if args.trust_checkpoint:
@@ -53,7 +54,7 @@ def main(argv=None):
     if args.format_only:
         without_ground_truth(cfg, args.format_only)
     else:
-        check_data(cfg, 'test')
+        check_data(cfg, 'test', checked=bool(args.data))
     notes += fit_launcher(cfg)
     if args.show_dir:
         draw_into(cfg, args.show_dir)

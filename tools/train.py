@@ -52,7 +52,7 @@ def main(argv=None):
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
     notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg)
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
-    check_data(cfg, 'train', 'val')
+    check_data(cfg, 'train', 'val', checked=bool(args.data))
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
     for note in notes:

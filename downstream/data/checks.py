@@ -13,13 +13,15 @@ from ..errors import UserError
 from .parts import leaves, metrics_of
 
 
-def check_data(cfg, *splits, truth=True):
+def check_data(cfg, *splits, truth=True, checked=False):
     """Check the data sets (and evaluators) of the splits, e.g. 'train', 'val'.
 
     Files are listed once a folder and annotation files read once, by the first process only.
 
     Args:
         truth: whether ground truth must be there; otherwise a list of images will do.
+        checked: whether files of boxes and masks come from use_data, which has looked into them
+            more closely than is done here: they may be large, and are not read again.
 
     Raises:
         UserError: something is missing or does not fit together.
@@ -33,7 +35,7 @@ def check_data(cfg, *splits, truth=True):
         same_root = [other for _, other in found if other.data_root == dataset.data_root]
         try:
             check_paths(dataset)
-            check_content(dataset, truth)
+            check_content(dataset, truth, checked)
         except UserError as error:
             raise UserError(f'{where}: {error}\n{hint(cfg, dataset, same_root)}') from None
         check_heads(cfg.get('model', {}), dataset, where)
@@ -100,12 +102,12 @@ def check_paths(dataset):
                 raise UserError(f'the folder {folder} (data_prefix.{key}) is empty')
 
 
-def check_content(dataset, truth):
+def check_content(dataset, truth, checked=False):
     """The deep checks, for the kinds of data sets that the configs here use."""
     kinds = {kind.__name__ for kind in type(dataset).__mro__}
     if '://' in str(dataset.data_root):
         return
-    if 'CocoDataset' in kinds:
+    if 'CocoDataset' in kinds and not (checked and 'CocoPanopticDataset' not in kinds):
         check_coco(dataset, 'CocoPanopticDataset' in kinds, truth)
     elif 'BaseSegDataset' in kinds:
         check_segmentation(dataset)

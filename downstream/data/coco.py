@@ -8,20 +8,19 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from PIL import ExifTags, Image
 from pycocotools import mask as rle
 
 from ..errors import UserError, shown
-from .files import files_in
+from .files import walk, without_collector
 from .findings import Finding
+from .headers import headers, shown_size
 from .labels import class_names
 
+HUGE = 2**53  # pixels
 MOST = 0.5  # where more than this share is wrong, it is no slip but a mistake in all of it
-SIDEWAYS = 5, 6, 7, 8  # EXIF orientations that exchange width and height
 
 
 def read_coco(path: Path, panoptic: bool = False) -> dict:
@@ -31,7 +30,8 @@ def read_coco(path: Path, panoptic: bool = False) -> dict:
         UserError: it is not JSON, or not in COCO format.
     """
     try:
-        content = json.loads(path.read_text(encoding='utf-8-sig'))
+        with without_collector():
+            content = json.loads(path.read_text(encoding='utf-8-sig'))
     except OSError as error:
         raise UserError(f'the annotation file {path} cannot be read: {error.strerror}') from None
     except RecursionError:
@@ -67,18 +67,18 @@ def check_entries(path: Path, entries: list, parts: dict, where: str):
     Raises:
         UserError: one lacks a part, or has something else in its place.
     """
+    wanted = set(parts)
+    checked = {name: understand for name, understand in parts.items() if understand is not LATER}
     for number, entry in enumerate(entries):
-        missing = [name for name in parts if not isinstance(entry, dict) or name not in entry]
-        if missing:
+        if not isinstance(entry, dict) or not wanted <= entry.keys():
+            missing = [name for name in parts if not isinstance(entry, dict) or name not in entry]
             hint = next((f'; it looks like a file {what}' for key, what in (
                 ('segments_info', 'of panoptic maps, for a panoptic experiment'),
                 ('bbox', 'of boxes or masks, for an experiment in detection'))
                 if isinstance(entry, dict) and key in entry and key not in parts), '')
             raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
                             f'{where} has no {", ".join(missing)}{hint}')
-        for name, understand in parts.items():
-            if understand is LATER:
-                continue
+        for name, understand in checked.items():
             value = understand(entry[name])
             if value is None:
                 raise UserError(f'the annotation file {path} is not in COCO format: {name} of '
@@ -88,9 +88,11 @@ def check_entries(path: Path, entries: list, parts: dict, where: str):
 
 def as_id(value) -> int | str | None:
     """An id, which is a whole number or text."""
+    if type(value) is int:
+        return value if is_number(value) else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, str) or is_number(value) and isinstance(value, int) else None
+    return value if isinstance(value, str) or type(value) is int and is_number(value) else None
 
 
 def as_text(value) -> str | None:
@@ -133,10 +135,11 @@ class CocoCheck:
         self.classes = tuple(classes)
         self.stored, self.turned = [], []
         self.with_mask, self.without_mask = [], []
-        self.find_images()
-        self.read_headers()
-        self.check_annotations()
-        self.number_ids()
+        with without_collector():
+            self.find_images()
+            self.read_headers()
+            self.check_annotations()
+            self.number_ids()
         content.update(images=self.images, annotations=self.annotations)
 
     def add(self, what: str, entries: list, remedy: str = '', error: bool = False, total: int = 0,
@@ -144,12 +147,15 @@ class CocoCheck:
         """A finding about images or annotations, if there are any."""
         if entries:
             names = {image['id']: image['file_name'] for image in self.images}
-            shown = [names.get(entry.get('image_id'), entry.get('file_name')) for entry in entries]
+            seen = [(name, entry) for entry in entries
+                    if (name := names.get(entry.get('image_id'), entry.get('file_name')))]
             self.findings.append(Finding(
                 str(self.path), what,
                 [entry.get('place') or ' '.join(map(str, (key, entry.get(key))))
                  for entry in entries for key in [show if show in entry else 'image_id']],
-                total=total, remedy=remedy, error=error, images=[name for name in shown if name]))
+                total=total, remedy=remedy, error=error, images=[name for name, _ in seen],
+                objects=[entry for _, entry in seen]
+                if all('bbox' in entry for _, entry in seen) else []))
 
     # -- images --------------------------------------------------------------------------------
 
@@ -162,16 +168,21 @@ class CocoCheck:
         Returns:
             The entries that have none; file_name of the others is right.
         """
-        there = {}  # last part: all paths below the folder
-        for path in files_in(folder):
-            there.setdefault(path.name, []).append(path.relative_to(folder).as_posix())
+        start = len(str(folder)) + 1
+        there = {path[start:].replace(os.sep, '/') for path in walk(str(folder))}
+        by_last = None  # {last part: all names}
         renamed, missing = [], []
         for entry in entries:
             said = entry['file_name']
-            last = PurePosixPath(unquote(said).replace('\\', '/')).name
-            if os.path.isfile(folder / said):  # (Path.is_file raises for a name that is too long)
+            # (Path.is_file raises for a name that is too long)
+            if said in there or os.path.isfile(folder / said):
                 continue
-            found = there.get(last) or there.get(PurePosixPath(said).name) or ()
+            if by_last is None:
+                by_last = {}
+                for name in there:
+                    by_last.setdefault(name.rpartition('/')[2], []).append(name)
+            last = PurePosixPath(unquote(said).replace('\\', '/')).name
+            found = by_last.get(last) or by_last.get(PurePosixPath(said).name) or ()
             if len(found) == 1:
                 entry['file_name'] = found[0]
                 renamed.append(f'{said} as {found[0]}')
@@ -204,32 +215,29 @@ class CocoCheck:
             written = [as_size(image.pop(side, None)) for side in ('width', 'height')]
             if None not in written:
                 image.update(zip(('width', 'height'), written, strict=True))
-        with ThreadPoolExecutor() as pool:
-            headers = list(pool.map(header, (self.folder / image['file_name']
-                                             for image in self.images)))
-        broken = [image for image, found in zip(self.images, headers, strict=True)
+        folder = str(self.folder)
+        read = headers(os.path.join(folder, image['file_name']) for image in self.images)
+        broken = [image for image, found in zip(self.images, read, strict=True)
                   if isinstance(found, str)]
-        reasons = {found for found in headers if isinstance(found, str)}
+        reasons = {found for found in read if isinstance(found, str)}
         self.add('images cannot be read', broken, f'get them again ({"; ".join(sorted(reasons))})',
                  error=True, total=len(self.images), show='file_name')
         wrong = []
-        for image, found in zip(self.images, headers, strict=True):
+        for image, found in zip(self.images, read, strict=True):
             if isinstance(found, str):
                 continue
-            size, orientation = found
-            shown = size[::-1] if orientation in SIDEWAYS else size
+            size, shown = found[0], shown_size(found)
             if 'width' not in image:
                 image['width'], image['height'] = shown
                 continue
             said = image['width'], image['height']
             if said not in (size, shown):
-                wrong.append({**image, 'file_name': f'{image["file_name"]} is {shown[0]} x '
+                wrong.append({**image, 'place': f'{image["file_name"]} is {shown[0]} x '
                               f'{shown[1]}, not {said[0]} x {said[1]}'})
             elif size != shown:
                 (self.stored if said == size else self.turned).append(image)
         self.add('images have another size than the file says', wrong, 'labels were drawn on other '
-                 'images, or width and height are exchanged', error=True, total=len(self.images),
-                 show='file_name')
+                 'images, or width and height are exchanged', error=True, total=len(self.images))
         if self.stored and self.turned:
             self.add('images have an EXIF rotation that their labels do not follow, while '
                      f'those of {len(self.turned)} others do', self.stored, 'store these images '
@@ -262,16 +270,21 @@ class CocoCheck:
         self.annotations = [a for a in self.annotations if a['image_id'] in known]
 
     def check_ids(self):
-        for annotation in self.annotations:
-            if annotation.get('id') is None:
-                annotation.pop('id', None)
-        strange = [a for a in self.annotations if 'id' in a and as_id(a['id']) is None]
+        strange = []
+        if set(map(type, (a.get('id') for a in self.annotations))) != {int}:
+            for annotation in self.annotations:
+                number = as_id(annotation.pop('id', None) if annotation.get('id') is None
+                               else annotation['id'])
+                if number is not None:
+                    annotation['id'] = number
+                elif 'id' in annotation:
+                    strange.append(annotation)
         self.add('annotations have an id that is no whole number or text', strange,
                  'give each annotation an id of its own', error=True)
-        counts = Counter(as_id(a['id']) for a in self.annotations if 'id' in a)
-        twice = [dict(id=number) for number, count in counts.items()
-                 if count > 1 and number is not None]
-        self.add('annotation ids are those of several annotations', twice,
+        known = [a for a in self.annotations if 'id' in a] if not strange else []
+        counts = Counter(a['id'] for a in known)
+        twice = {a['id']: a for a in known if counts[a['id']] > 1}
+        self.add('annotation ids are those of several annotations', list(twice.values()),
                  'give each annotation an id of its own', error=True)
         if all('id' not in a for a in self.annotations):
             for number, annotation in enumerate(self.annotations, 1):
@@ -342,7 +355,8 @@ class CocoCheck:
         for annotation in annotations:
             x, y, w, h = annotation['bbox']
             width, height = sizes.get(annotation['image_id'], (math.inf, math.inf))
-            if not all(map(math.isfinite, (x, y, w, h))) or w <= 0 or h <= 0:
+            # (Whole numbers may be larger than floats can be.)
+            if not (-HUGE < x < HUGE and -HUGE < y < HUGE and 0 < w < HUGE and 0 < h < HUGE):
                 empty.append(annotation)
             elif w < 1 or h < 1:
                 small.append(annotation)
@@ -394,6 +408,8 @@ class CocoCheck:
         self.add('objects have a mask that cannot lie in its image', wild, 'run lengths are of '
                  'another size or damaged, or polygons have points far outside', error=True,
                  total=total)
+        for annotation in (*strange, *wild):
+            annotation['segmentation'] = []  # drawing it might take for ever
         if self.with_mask:
             self.add('objects have polygons of fewer than three points beside good ones', shortened,
                      'those polygons are left out', total=total)
@@ -413,8 +429,8 @@ class CocoCheck:
     def fill_in(self):
         """What scoring needs and export tools leave out."""
         # COCO's evaluation takes an object with id 0 for missed, and text for no id at all.
-        ids = [as_id(a.get('id')) for a in self.annotations]
-        if any(not isinstance(number, int) or number < 1 for number in ids):
+        ids = [a.get('id') for a in self.annotations]
+        if set(map(type, ids)) != {int} or min(ids) < 1:
             for number, annotation in enumerate(self.annotations, 1):
                 annotation['id'] = number
         crowd = [a for a in self.annotations if a.get('iscrowd') is None]
@@ -425,36 +441,29 @@ class CocoCheck:
         sizes = {image['id']: (image.get('height'), image.get('width')) for image in self.images}
         # mmdet leaves objects out whose area is 0.
         bare = [a for a in self.annotations if not (
-            is_number(a.get('area')) and 0 < a['area'] < math.inf)]
+            type(a.get('area')) in (int, float) and 0 < a['area'] < HUGE)]
         stopped = any(finding.error for finding in self.findings)  # of masks that are none, maybe
-        for annotation in bare if not stopped else ():
-            annotation['area'] = area(annotation, sizes[annotation['image_id']])
+        for annotation in bare:
+            shape = dict(bbox=annotation['bbox']) if stopped else annotation
+            annotation['area'] = area(shape, sizes[annotation['image_id']])
         for what, found in ('iscrowd', crowd), ('area', bare):
             if found:
                 self.notes.append(f'{self.path}: {len(found)} annotations have no {what}: '
                                   f'{"taken as 0" if what == "iscrowd" else "computed"}')
 
 
-def header(path: Path):
-    """((width, height) as stored, EXIF orientation) of an image, or in words why there is none."""
-    try:
-        with Image.open(path) as image:
-            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-            return image.size, orientation
-    except Image.DecompressionBombError:
-        return 'an image of more pixels than any machine should decode'
-    except Exception as error:  # what a damaged header makes Pillow do is anybody's guess
-        return f'{type(error).__name__}'
-
-
 def polygons_in(mask) -> list | None:
     """The lists of numbers in a segmentation; one alone may stand there without a list around it.
     """
-    if isinstance(mask, list) and all(map(is_number, mask)):
+    if isinstance(mask, list) and are_numbers(mask):
         mask = [mask]
     good = isinstance(mask, list) and all(
-        isinstance(polygon, list) and all(map(is_number, polygon)) for polygon in mask)
+        isinstance(polygon, list) and are_numbers(polygon) for polygon in mask)
     return mask if good else None
+
+
+def are_numbers(values: list) -> bool:
+    return set(map(type, values)) <= {int, float}  # several times as fast as one by one
 
 
 def is_number(value) -> bool:
@@ -476,9 +485,14 @@ def is_far(polygon: list, size: tuple[int, int]) -> bool:
 
     Drawing one takes time and memory by its length.
     """
-    height, width = size
-    return not all(-side <= value <= 2 * side for values, side in
-                   ((polygon[::2], width), (polygon[1::2], height)) for value in values)
+    def within(values: list, side: int) -> bool:
+        return -side <= min(values) and max(values) <= 2 * side
+
+    if not within(polygon, min(size)):
+        height, width = size
+        if not (within(polygon[::2], width) and within(polygon[1::2], height)):
+            return True
+    return math.isnan(sum(polygon))  # which comparisons pass over
 
 
 def fits(mask: dict, size: tuple[int, int]) -> bool:
@@ -514,7 +528,7 @@ def run_lengths(text: str) -> list[int]:
 
 
 def is_box(box) -> bool:
-    return isinstance(box, list) and len(box) == 4 and all(map(is_number, box))
+    return isinstance(box, list) and len(box) == 4 and are_numbers(box)
 
 
 def area(annotation: dict, size: tuple) -> float:

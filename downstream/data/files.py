@@ -1,4 +1,6 @@
 """Files of a data set: images in folders, YAML, lists, and what is kept in a work dir."""
+import contextlib
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from ..errors import UserError
 IMAGES = '.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'
 
 
-def files_in(folder: Path, above: tuple = ()) -> Iterator[Path]:
+def walk(folder: str, above: tuple = ()) -> Iterator[str]:
     """The files below a folder, in links to folders too, but no pipes and devices: they block.
 
     Raises:
@@ -25,9 +27,14 @@ def files_in(folder: Path, above: tuple = ()) -> Iterator[Path]:
     here = status.st_dev, status.st_ino
     for entry in entries if here not in above else ():  # a link may lead back up
         if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
-            yield from files_in(Path(entry), (*above, here))
+            yield from walk(entry.path, (*above, here))
         elif os.path.isfile(entry) if entry.is_symlink() else entry.is_file():
-            yield Path(entry)
+            yield entry.path
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """:func:`walk`, as paths."""
+    return map(Path, walk(str(folder)))
 
 
 def images_in(folder: Path) -> list[Path]:
@@ -88,3 +95,19 @@ def write_json(path: Path, content: dict | list) -> Path:
     part = path.with_suffix(f'.{os.getpid()}')
     part.write_text(json.dumps(content))
     return part.replace(path)
+
+
+@contextlib.contextmanager
+def without_collector():
+    """Let Python not look for cycles meanwhile.
+
+    Among the millions of lists of an annotation file, which has none, that takes longer than
+    reading them.
+    """
+    there = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if there:
+            gc.enable()

@@ -19,7 +19,8 @@ class Finding:
         total: of how many.
         remedy: what to do, or what is done about it.
         error: whether training cannot begin.
-        images: names of images that show it, for the page.
+        images: names of images that show it, for the page; maybe the same one several times.
+        objects: the annotations that show it, one for each of ``images``, or none at all.
     """
     where: str
     what: str
@@ -29,6 +30,7 @@ class Finding:
     remedy: str = ''
     error: bool = False
     images: list[str] = field(default_factory=list)
+    objects: list[dict] = field(default_factory=list)
 
     def __post_init__(self):
         self.count = self.count or len(self.examples)

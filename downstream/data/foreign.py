@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import labelme, voc, yolo
-from .coco import MOST, SIDEWAYS, header
+from .coco import MOST
 from .files import images_in, write_json
 from .findings import Finding
+from .headers import Header, headers, shown_size
 from .labels import Labels
 from .layouts import Layout, Split
 
@@ -34,9 +35,12 @@ def to_coco(layout: Layout, folder: Path) -> tuple[list[str], list[Finding]]:
         files = [label_file(image, split, layout.suffix) for image in images]
         findings += [finding for finding in unpaired(images, files, split, layout)
                      if finding not in findings]  # splits may lie in one folder
+        # Pascal VOC's boxes are in pixels, and the files say the sizes.
+        known = [None] * len(images) if layout.suffix == '.xml' else headers(images)
         with ThreadPoolExecutor() as pool:
-            read[name] = list(pool.map(lambda image, file: labels_of(image, file, layout, names),
-                                       images, files))
+            read[name] = list(pool.map(
+                lambda image, file, found: labels_of(image, file, found, layout, names),
+                images, files, known))
         lacking = sum(file is None for file in files)
         if lacking:
             notes.append(f'{split.labels or split.images}: {lacking:,} of {len(images):,} images '
@@ -102,17 +106,16 @@ def short(path: Path, layout: Layout) -> str:
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def labels_of(image: Path, file: Path | None, layout: Layout, names: dict[int, str]) -> Labels:
+def labels_of(image: Path, file: Path | None, found: Header | str | None, layout: Layout,
+              names: dict[int, str]) -> Labels:
     """What the label file of an image says; an image that cannot be read is found later."""
-    labels = Labels(file, short(file, layout) if file else '')
-    found = None if layout.suffix == '.xml' else header(image)
+    labels = Labels(file, short(file, layout) if file else '', image=image)
     if not file or isinstance(found, str):
         return labels
     if layout.suffix == '.xml':
         voc.read(labels)
         return labels
-    size, orientation = found
-    size = size[::-1] if orientation in SIDEWAYS else size
+    size = shown_size(found)
     if layout.suffix == '.json':
         labelme.read(labels, size)
     else:
@@ -122,12 +125,13 @@ def labels_of(image: Path, file: Path | None, layout: Layout, names: dict[int, s
 
 def slips_in(read: list[Labels], layout: Layout) -> list[Finding]:
     """What is wrong in label files, by the kind of mistake."""
-    places = {}
+    places, images = {}, {}
     for labels in read:
         for what, place in labels.slips:
             places.setdefault(what, []).append(place)
+            images.setdefault(what, []).append(str(labels.image))
     known = MISTAKES[layout.suffix]
-    return [Finding(str(layout.source), what, found, error=what in known,
+    return [Finding(str(layout.source), what, found, error=what in known, images=images[what],
                     remedy=known.get(what, 'they are not used')) for what, found in places.items()]
 
 

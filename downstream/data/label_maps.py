@@ -1,4 +1,5 @@
 """Images with label maps beside them, in folders of one's own."""
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,11 +10,13 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..errors import UserError
+from .cache import Cache, Files
 from .files import IMAGES, files_in, images_in
 from .findings import Finding
+from .headers import header, shown_size
 from .loading import what_they_may_mean
 
-MOST_READ = 1000  # label maps that are decoded before a training begins
+MOST_READ = 1000  # label maps of a split that are decoded before a training begins
 
 SUFFIXES = '.png', '.bmp', '.tif', '.tiff', '.webp'  # that keep numbers as they are
 
@@ -61,53 +64,94 @@ class LabelMaps(BaseDataset):
                      reduce_zero_label=False, seg_fields=[]) for name, paths in found.items()]
 
 
-def check_label_maps(dataset: LabelMaps, values: dict[int, int]) -> list[Finding]:
-    """What is wrong with label maps: of all, or of so many spread over a large set.
+class MapsCheck:
+    """Decodes label maps and says what is wrong: of all, or of so many spread over a large set.
 
     Args:
         values: {value in the files: class number, or 255 for unlabelled}.
+        most: about so many label maps are decoded where they are not all known from an earlier
+            check; None for all.
+
+    Attributes:
+        pairs: what was decoded, as :class:`LabelMaps` lists it.
+        read: of each, ((width, height) of the image, {value: pixels}), or in words why not.
+        findings: what is wrong.
     """
-    pairs = dataset.load_data_list()
-    chosen = pairs[::-(-len(pairs) // MOST_READ)]  # every so many-th
+
+    def __init__(self, dataset: LabelMaps, values: dict[int, int], most: int | None = MOST_READ):
+        self.dataset, self.values, self.findings = dataset, values, []
+        self.listed = dataset.load_data_list()
+        entries = [(pair['seg_map_path'], pair['img_path']) for pair in self.listed]
+        cache = Cache('label_maps', entries)
+        self.pairs = self.listed
+        if most and len(entries) > most and None in cache.known():
+            step = -(-len(entries) // most)  # every so many-th
+            self.pairs, cache = self.listed[::step], Cache('label_maps', entries[::step])
+        self.read = [found if isinstance(found, str) else (tuple(found[0]), dict(found[1]))
+                     for found in cache.read(decode)]
+        strange, blank, broken = {}, [], {}
+        for pair, found in zip(self.pairs, self.read, strict=True):
+            if isinstance(found, str):
+                broken.setdefault(found, []).append(pair)
+                continue
+            _, counts = found
+            unknown = tuple(sorted(counts.keys() - values.keys()))
+            if unknown:
+                strange.setdefault(unknown, []).append(pair)
+            elif all(values[value] == 255 for value in counts):
+                blank.append(pair)
+        for what, pairs in broken.items():
+            self.add(what, pairs, error=True)
+        for unknown, pairs in strange.items():
+            self.add(f'label maps have the values {list(unknown)[:8]}, which the description of '
+                     'the data gives no meaning', pairs, what_they_may_mean(list(unknown)),
+                     error=True)
+        if blank:
+            self.add('label maps have no labelled pixel', blank, 'nothing is learned from them',
+                     error=len(blank) == len(self.pairs))
+
+    def add(self, what: str, pairs: list[dict], remedy: str = '', error: bool = False):
+        self.findings.append(Finding(
+            self.dataset.data_prefix['seg_map_path'], what,
+            [Path(pair['seg_map_path']).name for pair in pairs], total=len(self.pairs),
+            remedy=remedy, error=error, images=[pair['img_path'] for pair in pairs]))
+
+
+def decode(entries: list[Files]) -> Iterator[list | str]:
+    """:func:`values_of` of each, in threads: Pillow decodes outside the interpreter's lock."""
     with ThreadPoolExecutor() as pool:
-        read = list(tqdm(pool.map(values_of, chosen), total=len(chosen), desc='reading label maps',
-                         disable=len(chosen) < 100))
-    strange, blank, broken = {}, [], {}
-    for pair, found in zip(chosen, read, strict=True):
-        name = Path(pair['seg_map_path']).name
-        if isinstance(found, str):
-            broken.setdefault(found, []).append(name)
-            continue
-        unknown = tuple(sorted(set(found) - values.keys()))
-        if unknown:
-            strange.setdefault(unknown, []).append(name)
-        elif all(values[value] == 255 for value in found):
-            blank.append(name)
-    where, total = dataset.data_prefix['seg_map_path'], len(chosen)
-    findings = [Finding(where, what, names, total=total, error=True) for what, names in
-                broken.items()]
-    findings += [Finding(where, f'label maps have the values {list(unknown)[:8]}, which the '
-                         'description of the data gives no meaning', names, total=total,
-                         remedy=what_they_may_mean(list(unknown)), error=True)
-                 for unknown, names in strange.items()]
-    if blank:
-        findings.append(Finding(where, 'label maps have no labelled pixel', blank, total=total,
-                                remedy='nothing is learned from them',
-                                error=len(blank) == total))
-    return findings
+        yield from tqdm(pool.map(values_of, entries), total=len(entries), unit=' maps',
+                        desc='reading label maps', disable=len(entries) < 100)
 
 
-def values_of(pair: dict) -> list[int] | str:
-    """The values in a label map, or in words why there are none."""
+def values_of(files: Files) -> list | str:
+    """The image's size and the pixels of each value in its label map; or in words why not.
+
+    Args:
+        files: the label map and its image.
+
+    Returns:
+        [[width, height], [[value, pixels], ...]].
+    """
     try:
-        with Image.open(pair['seg_map_path']) as labels:
+        with Image.open(files[0]) as labels:
             numbers = np.asarray(labels)
-        with Image.open(pair['img_path']) as image:
-            size = image.size
     except Exception as error:  # what damaged bytes make Pillow do is anybody's guess
         return f'label maps or images cannot be read ({type(error).__name__})'
+    found = header(files[1])
+    if isinstance(found, str):
+        return f'label maps or images cannot be read ({found})'
     if numbers.ndim != 2:
         return 'label maps are colour pictures, not one class number a pixel'
+    size = shown_size(found)
     if numbers.shape[::-1] != size:
-        return 'label maps have another size than their images'
-    return np.unique(numbers).tolist()
+        return ('label maps lie on their images as stored, but EXIF turns the images'
+                if numbers.shape[::-1] == found[0] else
+                'label maps have another size than their images')
+    if numbers.dtype == np.uint8:  # sorting takes far longer
+        counts = np.bincount(numbers.ravel(), minlength=256)
+        values = counts.nonzero()[0]
+        counts = counts[values]
+    else:
+        values, counts = np.unique(numbers, return_counts=True)
+    return [list(size), list(zip(values.tolist(), counts.tolist(), strict=True))]

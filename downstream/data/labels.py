@@ -16,12 +16,14 @@ class Labels:
         objects: dicts with 'name', 'bbox' (x, y, width, height in pixels), 'place', and maybe
             'segmentation' (polygons or run lengths) and 'iscrowd', as COCO has them.
         slips: (what is wrong, place), the place being a file and its line.
+        image: the image that the file is of.
     """
     path: Path
     name: str
     size: tuple[int, int] | None = None
     objects: list[dict] = field(default_factory=list)
     slips: list[tuple[str, str]] = field(default_factory=list)
+    image: Path | None = None
 
     def wrong(self, what: str, where: object = '', why: object = ''):
         """Note a mistake at a line (or whatever the file is made of)."""

@@ -3,6 +3,7 @@ import colorsys
 import copy
 import hashlib
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ from .coco import CocoCheck, read_coco
 from .files import images_in, write_json
 from .findings import Finding, stop_at_errors
 from .foreign import to_coco
-from .label_maps import MOST_READ, LabelMaps, check_label_maps
+from .label_maps import MOST_READ, LabelMaps, MapsCheck
 from .layouts import DETECTION, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 from .parts import LOADERS, leaves, metrics_of, steps_of
 from .segments import PanopticCheck
@@ -65,37 +66,48 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     return notes
 
 
-def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
+@dataclass
+class Examined:
+    """What a data set was understood as, and what is wrong with it.
+
+    Attributes:
+        lines: what was understood, counted and put right.
+        checks: of each split; none where its labels could not be read.
+    """
+    layout: Layout
+    lines: list[str]
+    findings: list[Finding]
+    checks: dict[str, CocoCheck | MapsCheck]
+
+
+def examine(source: str, kind: str) -> Examined:
     """What --data would say of a data set, without an experiment.
 
     Args:
         source: a YAML file that describes the data, or a folder in a known layout.
         kind: 'detection', 'segmentation' or 'panoptic'.
 
-    Returns:
-        (what was understood, counted and put right, as lines; what was found).
-
     Raises:
         UserError: the data cannot be understood at all.
     """
     layout = find_layout(source, kind)
-    lines, findings = [str(layout), *layout.notes], []
+    lines, findings, checks = [str(layout), *layout.notes], [], {}
     if kind == SEGMENTATION:
         if not layout.classes:
             raise UserError(f'{source} is ADE20K, whose classes the experiments know')
         for name, split in layout.splits.items():
-            maps = label_maps(split)
-            lines.append(f'{name}: {len(maps.load_data_list()):,} images, '
+            checks[name] = MapsCheck(label_maps(split), table(layout), most=None)
+            lines.append(f'{name}: {len(checks[name].listed):,} images, '
                          f'{len(layout.classes)} classes')
-            findings += check_label_maps(maps, table(layout))
-        return lines, findings
+            findings += checks[name].findings
+        return Examined(layout, lines, findings, checks)
     with TemporaryDirectory() as folder:
         if layout.suffix:
             more, findings = to_coco(layout, Path(folder))
             lines += more
             if any(finding.error for finding in findings):
-                return lines, findings
-        checks = check_panoptic(layout) if kind == PANOPTIC else check_splits(layout)
+                return Examined(layout, lines, findings, checks)
+        checks = check_panoptic(layout, None) if kind == PANOPTIC else check_splits(layout)
     for name, check in checks.items():
         objects = check.objects()
         counts = Counter(found['category_id'] for found in objects)
@@ -106,7 +118,7 @@ def examine(source: str, kind: str) -> tuple[list[str], list[Finding]]:
                   + ' stuff' * (category.get('isthing') == 0)
                   for category in check.content['categories']]
         findings += check.findings
-    return lines, findings
+    return Examined(layout, lines, findings, checks)
 
 
 def kind_of_experiment(cfg: Config) -> str:
@@ -253,7 +265,7 @@ def fit_segmentation(cfg: Config, layout: Layout) -> list[str]:
         step['values'] = table(layout)  # (a dict's own method has that name)
     fit_heads(cfg.model, num_classes=len(layout.classes))
     return stop_at_errors([finding for split in layout.splits.values()
-                           for finding in check_label_maps(label_maps(split), table(layout))])
+                           for finding in MapsCheck(label_maps(split), table(layout)).findings])
 
 
 def label_maps(split: Split) -> LabelMaps:
@@ -268,27 +280,23 @@ def table(layout: Layout) -> dict[int, int]:
 
 # -- panoptic ----------------------------------------------------------------------------------
 
-def check_panoptic(layout: Layout, instances: tuple[str, ...] = (), most: int | None = MOST_READ
-                   ) -> dict[str, PanopticCheck]:
+def check_panoptic(layout: Layout, most: int | None = MOST_READ) -> dict[str, PanopticCheck]:
     """The annotations and maps of each split; the classes are those of the first, which is train.
 
     Args:
-        instances: the splits whose things are wanted as instances.
         most: how many maps of a split are decoded, None for all.
     """
     checks = {}
     for name, split in layout.splits.items():
         content = read_coco(split.annotations, panoptic=True)
         checks[name] = PanopticCheck(content, split.annotations, split.images, split.labels,
-                                     checks.get('train'), most, name in instances)
+                                     checks.get('train'), most)
     return checks
 
 
 def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
     """Things first among the classes, then stuff, as panoptic heads number them."""
-    scored = tuple(name for name in layout.splits
-                   if any(metric.type.endswith('CocoMetric') for metric in metrics_of(cfg, name)))
-    checks = check_panoptic(layout, scored)
+    checks = check_panoptic(layout)
     notes = [note for check in checks.values() for note in check.notes]
     notes += stop_at_errors([found for check in checks.values() for found in check.findings])
     keep_orientation(cfg, checks)
@@ -298,8 +306,6 @@ def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
                     palette=palette(len(classes)))
     for name, check in checks.items():
         split = layout.splits[name]
-        # Boxes and masks are scored with a file of their own, made from the maps.
-        instances = check.instances and write(cfg, f'{name}_instances', check.instances)
         file = write(cfg, name, check.content)
         set_paths(cfg, name, type='PanopticMaps', ann_file=str(file), metainfo=metainfo,
                   data_prefix=dict(img=f'{split.images}/', seg=f'{split.labels}/'))
@@ -307,7 +313,8 @@ def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
             if metric.type == 'PanopticQuality':
                 metric.update(ann_file=str(file), seg_prefix=f'{split.labels}/')
             elif metric.type.endswith('CocoMetric'):
-                metric.ann_file = str(instances)
+                # Boxes and masks are scored with a file of their own, made from the maps.
+                metric.ann_file = str(write(cfg, f'{name}_instances', check.instances()))
     fit_heads(cfg.model, num_things_classes=len(things), num_stuff_classes=len(stuff))
     return [f'{len(things)} kinds of things, {len(stuff)} of stuff', *notes]
 

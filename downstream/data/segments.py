@@ -1,5 +1,6 @@
 """COCO's panoptic annotations of one's own: understood, checked against their maps, put right."""
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
@@ -8,6 +9,7 @@ from pycocotools import mask as rle
 from tqdm import tqdm
 
 from ..errors import UserError, shown
+from .cache import Cache, Files
 from .coco import MOST, CocoCheck, as_text, is_box, is_number
 from .label_maps import MOST_READ
 from .panoptic import read_ids
@@ -27,22 +29,15 @@ class PanopticCheck(CocoCheck):
             file's, things first.
         most: how many maps are decoded, spread over all of them; those whose segments lack an area
             or box are too. None for all of them.
-        instances: whether the things' masks are wanted.
 
     Attributes:
         things: the names of the classes that are things.
-        instances: the things of all maps as annotations of instances, if they are wanted.
     """
 
     def __init__(self, content: dict, path: Path, folder: Path, maps: Path,
-                 before: 'PanopticCheck | None' = None, most: int | None = MOST_READ,
-                 instances: bool = False):
-        self.maps, self.before = maps, before
-        self.most = None if instances else most
-        self.wants_instances, self.instances = instances, None
+                 before: 'PanopticCheck | None' = None, most: int | None = MOST_READ):
+        self.maps, self.before, self.most = maps, before, most
         super().__init__(content, path, folder, before.classes if before else ())
-        if instances:
-            self.instances = self.as_instances()
 
     def check_annotations(self):
         self.check_whose()
@@ -140,15 +135,22 @@ class PanopticCheck(CocoCheck):
     def check_maps(self):
         """Compare the ids in the maps with those in the file; find areas and boxes."""
         bare = {id(a) for a in self.annotations if not all(map(is_measured, a['segments_info']))}
-        spread = 1 if self.most is None else max(1, -(-len(self.annotations) // self.most))
-        chosen = [a for index, a in enumerate(self.annotations)
-                  if index % spread == 0 or id(a) in bare]
-        read = self.read(chosen)
+        files = [(str(self.maps / a['file_name']), ) for a in self.annotations]
+        known = None not in Cache('panoptic_maps', files).known()
+        spread = 1 if known or not self.most else max(1, -(-len(files) // self.most))
+        wanted = [i for i, a in enumerate(self.annotations) if i % spread == 0 or id(a) in bare]
+        chosen = [self.annotations[i] for i in wanted]
+        read = Cache('panoptic_maps', [files[i] for i in wanted]).read(decode)
+        sizes = {image['id']: (image.get('width'), image.get('height')) for image in self.images}
         broken, absent, surplus, measured, guesses = {}, [], [], 0, Counter()
         for annotation, found in zip(chosen, read, strict=True):
+            size = sizes[annotation['image_id']]
+            if not isinstance(found, str) and None not in size and size != tuple(found[0]):
+                found = 'panoptic maps have another size than their images'
             if isinstance(found, str):
                 broken.setdefault(found, []).append(annotation)
                 continue
+            found = {number: dict(area=area, bbox=box) for number, area, box in found[1]}
             said = {segment['id'] for segment in annotation['segments_info']}
             absent += [segment for segment in annotation['segments_info']
                        if segment['id'] not in found]
@@ -158,11 +160,8 @@ class PanopticCheck(CocoCheck):
                                 + ', '.join(map(str, strange[:3])) + more})
                 guesses[guess(set(found), said)] += 1
             for segment in annotation['segments_info']:
-                true = found.get(segment['id'], {})
-                if 'segmentation' in true:
-                    segment['segmentation'] = true['segmentation']
-                if true and not is_measured(segment):
-                    segment.update(true)
+                if segment['id'] in found and not is_measured(segment):
+                    segment.update(found[segment['id']])
                     measured += 1
             annotation['segments_info'] = [segment for segment in annotation['segments_info']
                                            if segment['id'] in found]
@@ -184,26 +183,34 @@ class PanopticCheck(CocoCheck):
         for segment in self.objects():
             segment.pop('place', None)
 
-    def read(self, annotations: list[dict]) -> list[dict[int, dict] | str]:
-        """:func:`segments_in` of annotations' maps."""
-        sizes = {image['id']: (image.get('width'), image.get('height')) for image in self.images}
-        things = {category['id'] for category in self.content['categories']
-                  if category['isthing'] and self.wants_instances}
-        jobs = [(self.maps / a['file_name'], sizes[a['image_id']],
-                 {segment['id'] for segment in a['segments_info']
-                  if segment['category_id'] in things}) for a in annotations]
-        with ThreadPoolExecutor() as pool:
-            return list(tqdm(pool.map(segments_in, jobs), total=len(jobs),
-                             desc='reading panoptic maps', disable=len(jobs) < 100))
+    def instances(self) -> dict:
+        """The things in COCO's format of instances, with masks out of the maps.
 
-    def as_instances(self) -> dict:
-        """The things in COCO's format of instances, whose annotations the masks move to."""
+        Raises:
+            UserError: a map cannot be read.
+        """
         things = [category for category in self.content['categories'] if category['isthing']]
-        ids = {category['id'] for category in things}
-        found = [segment for segment in self.objects() if 'segmentation' in segment]
+        kinds = {category['id'] for category in things}
+
+        def masks_of(annotation: dict) -> list[dict]:
+            own = [segment for segment in annotation['segments_info']
+                   if segment['category_id'] in kinds]
+            path = self.maps / annotation['file_name']
+            try:
+                ids = read_ids(path.read_bytes()) if own else None
+            except OSError as error:
+                raise UserError(f'panoptic map {path} cannot be loaded: {error}') from None
+            masks = [rle.encode(np.asfortranarray(ids == segment['id'], np.uint8))
+                     for segment in own]
+            return [dict(segment, segmentation=dict(mask, counts=mask['counts'].decode('ascii')))
+                    for segment, mask in zip(own, masks, strict=True) if rle.area(mask)]
+
+        with ThreadPoolExecutor() as pool:
+            found = tqdm(pool.map(masks_of, self.annotations), total=len(self.annotations),
+                         unit=' maps', desc='reading things', disable=len(self.annotations) < 100)
+            objects = [thing for part in found for thing in part]
         return dict(images=self.images, categories=things, annotations=[
-            {**segment, 'id': number, 'segmentation': segment.pop('segmentation')}
-            for number, segment in enumerate(found, 1) if segment['category_id'] in ids])
+            dict(thing, id=number) for number, thing in enumerate(objects, 1)])
 
 
 def is_measured(segment: dict) -> bool:
@@ -213,32 +220,28 @@ def is_measured(segment: dict) -> bool:
             and box[2] >= 1 and box[3] >= 1)
 
 
-def segments_in(job: tuple[Path, tuple[int, int], set[int]]) -> dict[int, dict] | str:
-    """The segments in a map.
+def decode(entries: list[Files]) -> Iterator[list | str]:
+    """:func:`segments_in` of each, in threads: OpenCV decodes outside the interpreter's lock."""
+    with ThreadPoolExecutor() as pool:
+        yield from tqdm(pool.map(segments_in, entries), total=len(entries), unit=' maps',
+                        desc='reading panoptic maps', disable=len(entries) < 100)
 
-    Args:
-        job: (the file, its image's (width, height), the ids of which the masks are wanted too).
+
+def segments_in(files: Files) -> list | str:
+    """The size of a map and its segments, but not 0; or in words why there are none.
 
     Returns:
-        {id, but not 0: its area, its bbox (x, y, width, height), maybe its mask as segmentation},
-        or in words why there are none.
+        [[width, height], [[id, area, [x, y, width, height]], ...]], in pixels.
     """
-    path, size, wanted = job
     try:
-        ids = read_ids(path.read_bytes())
+        ids = read_ids(Path(files[0]).read_bytes())
     except OSError:
         return 'panoptic maps cannot be read'
-    if None not in size and ids.shape[::-1] != size:
-        return 'panoptic maps have another size than their images'
-    found = measure(ids)
-    for number in wanted & found.keys():
-        runs = rle.encode(np.asfortranarray(ids == number, np.uint8))
-        found[number]['segmentation'] = dict(runs, counts=runs['counts'].decode('ascii'))
-    return found
+    return [list(ids.shape[::-1]), measure(ids)]
 
 
-def measure(ids: np.ndarray) -> dict[int, dict]:
-    """{id in a map, but not 0: its area and bbox}; ids are (H, W)."""
+def measure(ids: np.ndarray) -> list[list]:
+    """[id, area, bbox] of the segments in a map, (H, W)."""
     # Runs of one id in a row: there are few of them, so that sorting them is fast.
     begins = np.ones(ids.shape, bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
@@ -252,8 +255,8 @@ def measure(ids: np.ndarray) -> dict[int, dict]:
         np.minimum.at(low[axis], where, first)
         np.maximum.at(high[axis], where, last)
     boxes = np.concatenate([low, high - low]).T  # (segments, 4)
-    return {number: dict(area=int(area), bbox=box) for number, area, box in
-            zip(numbers.tolist(), areas, boxes.tolist(), strict=True) if number}
+    return [[number, int(area), box] for number, area, box in
+            zip(numbers.tolist(), areas, boxes.tolist(), strict=True) if number]
 
 
 def guess(found: set[int], said: set[int]) -> str:

@@ -1,10 +1,11 @@
-"""The charts of a report: each has a title, an <svg> element and a legend.
+"""The charts of a page: each has a title, an <svg> element and a legend.
 
 A run is one of report.py: with its rows of the log, its scores and its color.
 """
 import io
 import math
 import re
+import textwrap
 from collections import Counter
 
 import matplotlib
@@ -13,7 +14,8 @@ from markupsafe import Markup
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt
-from matplotlib.ticker import LogFormatter
+from matplotlib.colors import to_hex
+from matplotlib.ticker import LogFormatter, LogLocator, MaxNLocator
 
 COLORS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b8860b', '#56b4e9', '#8c6bb1', '#7f7f7f'
 INK = '#010203'  # stands for the page's own colour of text, light or dark
@@ -53,6 +55,62 @@ def line_chart(title: str, lines: dict, xlabel='iteration', ylabel='', colors=No
         legend = [(line.get_label(), line.get_color()) for line in axis.lines]
         return title, as_svg(figure, title), (
             legend if max(len(lines), len(colors or ())) > 1 else [])
+
+
+def bar_chart(title: str, names: list[str], values: dict[str, list[float]], xlabel=''):
+    """A row for each name, with a bar for each of {label: a value for each name}."""
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(5, 1 + 0.26 * len(names)))
+        height = 0.8 / len(values)
+        for number, (label, row) in enumerate(values.items()):
+            axis.barh([i + height * number for i in range(len(names))], row, height, label=label,
+                      align='edge')
+        # A name is no formula, whatever signs it has.
+        axis.set_yticks([i + 0.4 for i in range(len(names))],
+                        [textwrap.shorten(name, 28, placeholder='…') for name in names],
+                        parse_math=False)
+        axis.set(xlabel=xlabel, xlim=(0, None), ylim=(-0.3, len(names) + 0.1))
+        axis.grid(axis='y', visible=False)
+        axis.invert_yaxis()
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.xaxis.set_major_formatter('{x:,g}')
+        return title, as_svg(figure, title), [
+            (label, to_hex(bars[0].get_facecolor())) for label, bars in
+            zip(values, axis.containers, strict=True)] if len(values) > 1 else []
+
+
+def histogram(title: str, values: dict[str, list[float]], xlabel='', marks: dict | None = None):
+    """Percent of {label: numbers above 0}, over a logarithmic axis.
+
+    Args:
+        marks: {name: the number at which what it names begins}.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(5, 2.9))
+        every = np.concatenate([np.asarray(row, float) for row in values.values()])
+        low, high = every.min(), every.max()
+        edges = np.geomspace(low / 1.05, high * 1.05, 41)
+        colors = {}
+        for label, row in values.items():
+            weights = np.full(len(row), 100 / max(len(row), 1))
+            _, _, (drawn, *_) = axis.hist(row, edges, weights=weights, alpha=0.35,
+                                          histtype='stepfilled', label=label)
+            colors[label] = drawn.get_facecolor()[:3]
+            axis.hist(row, edges, weights=weights, histtype='step', color=colors[label])
+        axis.set(xlabel=xlabel, ylabel='%', xscale='log', xlim=(edges[0], edges[-1]))
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter('{x:,g}')
+        axis.xaxis.set_minor_formatter('')
+        axis.margins(y=0.15)
+        starts = [*(marks or {}).values(), edges[-1]]
+        for name, begin, end in zip(marks or (), starts, starts[1:], strict=False):
+            begin, end = max(begin, edges[0]), min(end, edges[-1])
+            if begin < end:
+                axis.axvline(begin, linestyle=':', color=INK)
+                axis.text((begin * end)**0.5, 0.98, name, ha='center', va='top',
+                          transform=axis.get_xaxis_transform())
+        return title, as_svg(figure, title), [
+            (label, to_hex(color)) for label, color in colors.items()] if len(values) > 1 else []
 
 
 def curve(rows: list[dict], key: str):

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 MASK, MAP = 0.45, 0.55  # how much of the colour covers the image
+WRONG, BESIDE, OUTSIDE = (225, 30, 50), (235, 235, 235), (110, 110, 110)
 LEAST = 0.003  # the share of the image that a region has at least to be named
 
 
@@ -56,6 +57,44 @@ def draw_objects(image: np.ndarray, boxes, masks, colors: np.ndarray,
         elif areas[i] >= LEAST * image[..., 0].size:
             written.append((names[i], middle(masks[i]), color))
     return write(picture, written, centered=boxes is None)
+
+
+def point_out(image: np.ndarray, boxes: np.ndarray, names: Sequence[str],
+              others: np.ndarray) -> np.ndarray:
+    """Boxes that something is wrong with, in red, beside others; those may leave the image.
+
+    Args:
+        image: (H, W, 3) RGB uint8; a margin is added where boxes leave it.
+        boxes: (N, 4) x1, y1, x2, y2 in pixels.
+        names: what to write at each.
+        others: (M, 4) as ``boxes``.
+    """
+    size = np.array(image.shape[1::-1])
+    line = max(2, round(max(size) / 200))
+    most = size // 2  # a box may end a million pixels away
+    left, top = np.clip(-boxes[:, :2].min(0, initial=0), 0, most).astype(int) + line
+    right, bottom = np.clip(boxes[:, 2:].max(0, initial=0) - size, 0, most).astype(int) + line
+    picture = cv2.copyMakeBorder(image, top, bottom, left, right, cv2.BORDER_CONSTANT,
+                                 value=OUTSIDE)
+    limit = np.array(picture.shape[1::-1]) - 1
+
+    def corners(box):
+        box = np.clip(box.reshape(2, 2) + (left, top), 0, limit).round().astype(int)
+        return [tuple(corner) for corner in box.tolist()]
+
+    for box in others:
+        cv2.rectangle(picture, *corners(box), BESIDE, 1, cv2.LINE_AA)
+    written = []
+    for box, name in zip(boxes, names, strict=True):
+        (x1, y1), (x2, y2) = corners(box)
+        cv2.rectangle(picture, (x1, y1), (x2, y2), WRONG, line, cv2.LINE_AA)
+        if min(x2 - x1, y2 - y1) < 4 * line:  # hard to see: a ring around it
+            axes = (x2 - x1) // 2 + 6 * line, (y2 - y1) // 2 + 6 * line
+            cv2.ellipse(picture, ((x1 + x2) // 2, (y1 + y2) // 2), axes, 0, 0, 360, WRONG, line,
+                        cv2.LINE_AA)
+            y1 = max(y1 - 6 * line, 0)
+        written.append((name, (x1, y1), WRONG))
+    return write(picture, written, centered=False)
 
 
 def draw_labels(image: np.ndarray, labels: np.ndarray, classes: Sequence[str],

@@ -1,7 +1,7 @@
 """Predictions of many images and videos into a folder; what was done before is not done again.
 
-The folder then has pictures/ and the results of :mod:`downstream.scoring.results`. A journal in it,
-one JSON line an image, says what is done: a run that was stopped goes on there.
+The folder then has pictures/ and the results of :mod:`downstream.scoring.submissions`. A journal in
+it, one JSON line an image, says what is done: a run that was stopped goes on there.
 """
 import itertools
 import json
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.panoptic import encode_segments
 from ..errors import UserError
-from ..scoring.results import (
+from ..scoring.submissions import (
     LABELS,
     SEGMENTS,
     categories,

@@ -3,10 +3,8 @@
 Curves, per-class scores, precision and recall, the worst and best images, how the configs differ,
 complexity and environment, in one HTML file that needs no network. docs/report.md
 """
-import base64
 import contextlib
 import datetime
-import io
 import json
 import math
 import os
@@ -15,11 +13,9 @@ import shlex
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import jinja2
 import numpy as np
 from mmengine.config import Config
 from mmengine.utils import import_modules_from_strings
-from PIL import Image
 
 from ..data.checks import check_data
 from ..errors import UserError
@@ -36,6 +32,7 @@ from .charts import (
     main_score,
     precision_charts,
 )
+from .pages import data_uri, save_page, template
 from .pictures import draw
 
 # -- what a work dir holds ---------------------------------------------------------------------
@@ -300,26 +297,16 @@ def versions_here() -> str:
 
 # -- the page ----------------------------------------------------------------------------------
 
-def data_uri(image: np.ndarray, longest=480) -> str:
-    """(H, W, 3) RGB as an image that the page itself holds."""
-    picture = Image.fromarray(image)
-    picture.thumbnail((longest, longest))
-    buffer = io.BytesIO()
-    picture.save(buffer, 'WEBP', quality=80)
-    return 'data:image/webp;base64,' + base64.b64encode(buffer.getvalue()).decode()
-
-
 def render(runs: list[Run]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters['score'] = lambda value: (
-        f'{value:.1f}' if value is not None and math.isfinite(value) else '\N{EM DASH}')
-    environment.filters['ranked'] = lambda rows: sorted(
-        rows.items(), key=lambda row: -np.nan_to_num(first(row[1]) or 0, nan=-1))
+    page = template(
+        'report.html.j2',
+        score=lambda value: (f'{value:.1f}' if value is not None and math.isfinite(value) else
+                             '\N{EM DASH}'),
+        ranked=lambda rows: sorted(
+            rows.items(), key=lambda row: -np.nan_to_num(first(row[1]) or 0, nan=-1)))
     scored = [run for run in runs if run.scores]
     columns = [next(iter(first(run.scores.classes))) for run in scored]
-    return environment.get_template('report.html.j2').render(
+    return page.render(
         runs=runs, now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'),
         charts=curve_charts(runs),
         terms=[loss_chart(run, run.name) for run in runs] if len(runs) > 1 else [],
@@ -355,10 +342,4 @@ def write_page(folders, out: Path, images: int) -> Path:
         print(f'{number}/{len(runs)} {run.folder}', flush=True)
         run.measure()
         run.evaluate(images)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        page = out / 'index.html'
-        page.write_text(render(runs), encoding='utf-8')
-    except OSError as error:
-        raise UserError(f'--out {out} cannot be written: {error.strerror}') from None
-    return page
+    return save_page(render(runs), out, '--out')

@@ -11,6 +11,7 @@ from backbones.pretrained import TRUSTED
 from ..data.own import use_data
 from ..errors import UserError
 from .launching import has_accelerator
+from .processes import first_does
 from .schedules import set_batch, set_length
 
 
@@ -54,7 +55,7 @@ def fit_to_data(cfg, args):
     """Other data, another length, another batch. Returns the lines to log about it."""
     notes = []
     if args.data:
-        notes += use_data(cfg, args.data, args.val_split)
+        notes += first_does(cfg, lambda: use_data(cfg, args.data, args.val_split))
     elif args.val_split:
         raise UserError('--val-split: splits the images that --data names, and there is no --data')
     if args.epochs is not None and args.iters is not None:

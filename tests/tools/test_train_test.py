@@ -102,11 +102,15 @@ def test_resume_from_a_file(segmentation):
     assert 'resumed epoch: 0, iter: 2' in log and 'random weights' not in log
 
 
-def test_two_processes_without_gpu(segmentation):
-    """The wrapper trains with gloo: what one process learns, both have."""
-    two_processes(segmentation, '--work-dir', 'two')
+def test_two_processes_without_gpu(segmentation, ade):
+    """The wrapper trains with gloo: what one process learns, both have. One prepares the data."""
+    Path('own.yaml').write_text(
+        f'root: {ade}\ntrain: {{images: images/train, labels: labels/train}}\n'
+        'val: {images: images/val, labels: labels/val}\nclasses: {1: wall, 2: building}\n')
+    two_processes(segmentation, '--work-dir', 'two', '--data', 'own.yaml')
     assert Path('two/iter_2.pth').is_file()
     log = log_of('two')
+    assert log.count('own.yaml: segmentation') == 1
     assert 'processes talk through gloo' in log and 'Distributed training: True' in log
     assert 'mIoU' in log
 

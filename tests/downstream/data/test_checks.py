@@ -5,11 +5,11 @@ import shutil
 import numpy as np
 import pytest
 from commands import command, refused
-from mmengine.config import ConfigDict
+from mmengine.config import Config, ConfigDict
 from PIL import Image
 
 from downstream import errors
-from downstream.data.checks import check_all_there, head_classes, leaf_datasets
+from downstream.data.checks import check_all_there, check_data, head_classes, leaf_datasets
 
 train = command('train').main
 pytestmark = pytest.mark.usefixtures('elsewhere')
@@ -33,6 +33,19 @@ def test_wrong_root_of_segmentation(segmentation, monkeypatch):
     assert 'the data folder data/ade does not exist' in message
     assert 'ADE20K_ROOT (not set, so data/ade is used)' in message
     assert 'data/ade/images/train/' in message
+
+
+def test_what_data_checked_is_not_read_again(detection, coco):
+    """Only how it goes together with the model is looked at."""
+    cfg = Config.fromfile(detection)
+    for split in ('train', 'val'):
+        (coco / 'annotations' / f'{split}.json').write_text('no JSON')
+    with pytest.raises(errors.UserError, match='is not JSON'):
+        check_data(cfg, 'train', 'val')
+    check_data(cfg, 'train', 'val', checked=True)
+    cfg.model.roi_head.bbox_head.num_classes = 3
+    with pytest.raises(errors.UserError, match='bbox_head.num_classes is 3'):
+        check_data(cfg, 'train', 'val', checked=True)
 
 
 def edit(path, change):

@@ -440,12 +440,12 @@ def test_all_mistakes_are_named_together(tmp_path):
     (tmp_path / 'set/labels/train/1.txt').write_bytes(b'\xff\xfe0 .5')
     with pytest.raises(UserError, match='(?s)5 mistakes in the data:.*label files are no text'):
         use(tmp_path)
-    lines, findings = examine(str(tmp_path / 'set'), 'detection')
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
     assert len(findings) == 5 and all(finding.error for finding in findings)
     yolo(tmp_path / 'set', '0 .5 .5 .5 .5\n1 .5 .5 .5 0')
-    lines, findings = examine(str(tmp_path / 'set'), 'detection')
-    assert 'train: 2 images, 2 objects, 0 of them with a mask' in lines
-    assert [str(finding) for finding in findings] == [
+    found = examine(str(tmp_path / 'set'), 'detection')
+    assert 'train: 2 images, 2 objects, 0 of them with a mask' in found.lines
+    assert [str(finding) for finding in found.findings] == [
         f'{tmp_path}/set/labels/train: 2 of 4 boxes have no area, or numbers that are not finite '
         '(labels/train/0.txt:2, labels/train/1.txt:2); they are not used']
 
@@ -545,7 +545,7 @@ def test_labelme_groups_of_anything(tmp_path):
         examine(str(tmp_path / 'set'), 'detection')
     labelme(tmp_path / 'set', dict(label='disc', points=far, group_id=1),
             dict(label='disc', group_id=1, **spot))
-    _, findings = examine(str(tmp_path / 'set'), 'detection')
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
     assert 'mask that cannot lie in its image' in ' '.join(map(str, findings))
 
 
@@ -555,7 +555,7 @@ def test_labelme_sizes_that_are_not_the_images(tmp_path):
     for file in (tmp_path / 'set').rglob('*.json'):
         said = json.loads(file.read_text())
         write(file, dict(said, imageWidth=10**9, imageHeight=10**9))
-    _, findings = examine(str(tmp_path / 'set'), 'detection')
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
     assert 'images have another size than the file says' in ' '.join(map(str, findings))
 
 
@@ -575,11 +575,12 @@ def test_pipes_and_folders_among_label_files(tmp_path):
     (tmp_path / 'set/x.yaml').mkdir()
     os.mkfifo(tmp_path / 'set/y.yaml')
     (tmp_path / 'set/labels/train/0.txt').write_bytes(b'')
-    lines, findings = examine(str(tmp_path / 'set'), 'detection')
-    assert 'train: 2 images, 1 objects, 0 of them with a mask' in lines and not findings
+    found = examine(str(tmp_path / 'set'), 'detection')
+    assert 'train: 2 images, 1 objects, 0 of them with a mask' in found.lines
+    assert not found.findings
 
 
 def test_deep_xml(tmp_path):
     voc(tmp_path / 'set', box(1, 1, 20, 20) + '<a>' * 50000 + '</a>' * 50000)
-    _, findings = examine(str(tmp_path / 'set'), 'detection')
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
     assert not findings

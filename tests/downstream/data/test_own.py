@@ -12,7 +12,9 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, DefaultScope
 from PIL import Image
 
+from downstream.data import label_maps, own
 from downstream.data.checks import head_classes
+from downstream.data.label_maps import MapsCheck
 from downstream.data.layouts import find_layout
 from downstream.data.own import held_out, use_data
 from downstream.errors import UserError
@@ -415,6 +417,34 @@ def test_label_maps_of_another_kind(tmp_path):
     for said in ('3 mistakes', 'colour pictures', 'another size than their images',
                  'cannot be read'):
         assert said in str(error.value)
+
+
+def test_a_part_of_the_label_maps_unless_all_are_known(tmp_path, monkeypatch):
+    """The first ones are right, one of the others is not."""
+    labels(tmp_path / 'set', count=12)
+    Image.fromarray(np.full((32, 48), 9, np.uint8)).save(tmp_path / 'set/labels/train/1.png')
+    layout = find_layout(str(described(tmp_path)), 'segmentation')
+    maps, values = own.label_maps(layout.splits['train']), own.table(layout)
+    few = MapsCheck(maps, values, most=6)
+    assert len(few.pairs) == 6 and len(few.listed) == 12 and not few.findings
+    whole = MapsCheck(maps, values, most=None)
+    assert whole.read[0] == ((48, 32), dict.fromkeys((0, 1, 2, 255), 384))
+    wrong, = whole.findings
+    assert wrong.examples == ['1.png'] and (wrong.count, wrong.total) == (1, 12)
+    monkeypatch.setattr(label_maps, 'values_of', None)  # nothing is decoded
+    found, = MapsCheck(maps, values, most=6).findings
+    assert str(found) == str(wrong)
+
+
+def test_label_maps_of_turned_images(tmp_path):
+    """Images are loaded as EXIF turns them; a label map has no EXIF."""
+    labels(tmp_path / 'set')
+    save(tmp_path / 'set/images/train/0.jpg', orientation=6)
+    with pytest.raises(UserError, match='1 of 3 label maps lie on their images as stored'):
+        use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))
+    save(tmp_path / 'set/images/train/0.jpg', (32, 48), orientation=6)
+    dataset = built(use(tmp_path, 'upernet_focalnet_t_160k', described(tmp_path))[0], 'train')
+    assert dataset[0]['data_samples'].ori_shape == (32, 48)
 
 
 # -- tools/check_data.py -----------------------------------------------------------------------

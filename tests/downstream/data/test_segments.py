@@ -313,8 +313,8 @@ def test_check_data(tmp_path, capsys):
     save(tmp_path / 'set', content)
     tool([str(tmp_path / 'set'), '--kind', 'panoptic'])
     assert 'warning: ' in capsys.readouterr().out
-    lines, findings = examine(str(tmp_path / 'set'), 'panoptic')
-    assert len(findings) == 1 and not findings[0].error and findings[0].images == ['0.jpg']
+    finding, = examine(str(tmp_path / 'set'), 'panoptic').findings
+    assert not finding.error and finding.images == ['0.jpg']
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason='needs a sample of COCO panoptic')
@@ -329,10 +329,10 @@ def test_real_maps_give_coco_s_own_areas_and_boxes(tmp_path):
             for segment in annotation['segments_info']:
                 del segment['area'], segment['bbox']
         checked = PanopticCheck(content, path, tmp_path / f'set/{split}2017',
-                                path.with_suffix(''), instances=True)
+                                path.with_suffix(''))
         assert checked.findings == []
         first = checked.annotations[0]['segments_info']
         assert {segment['id']: (segment['area'], segment['bbox']) for segment in first} == right
-        for found in checked.instances['annotations']:
+        for found in checked.instances()['annotations']:
             assert rle.area(found['segmentation']) == found['area']
             assert rle.toBbox(found['segmentation']).tolist() == found['bbox']

@@ -16,7 +16,7 @@ from pycocotools.mask import decode
 
 from downstream.data.generated import make_demo_data
 from downstream.errors import UserError
-from downstream.scoring import results
+from downstream.scoring import submissions
 from downstream.training.launching import read_config
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,15 +36,15 @@ def scored(capsys, *argv) -> dict[str, float]:
 
 def test_cocos_ids():
     from mmdet.datasets import CocoDataset, CocoPanopticDataset
-    things = results.category_ids(CocoDataset.METAINFO['classes'])
-    both = results.category_ids(CocoPanopticDataset.METAINFO['classes'])
+    things = submissions.category_ids(CocoDataset.METAINFO['classes'])
+    both = submissions.category_ids(CocoPanopticDataset.METAINFO['classes'])
     assert (len(things), len(both), len(set(both))) == (80, 133, 133) and both[:80] == things
     named = dict(zip(CocoPanopticDataset.METAINFO['classes'], both, strict=True))
     # From the annotation files of COCO 2017.
     assert [named[name] for name in (
         'person', 'stop sign', 'hair drier', 'toothbrush', 'banner', 'water-other', 'rug-merged'
     )] == [1, 13, 89, 90, 92, 178, 200]
-    assert results.category_ids(['disc', 'person']) == [1, 2]
+    assert submissions.category_ids(['disc', 'person']) == [1, 2]
 
 
 REAL = [(ROOT.parent / 'shared/data' / folder, file) for folder, file in (
@@ -55,21 +55,21 @@ REAL = [(ROOT.parent / 'shared/data' / folder, file) for folder, file in (
 def test_cocos_ids_in_its_files():
     for folder, file in REAL:
         kinds = json.loads((folder / 'annotations' / file).read_text())['categories']
-        assert results.category_ids([c['name'] for c in kinds]) == [c['id'] for c in kinds]
+        assert submissions.category_ids([c['name'] for c in kinds]) == [c['id'] for c in kinds]
 
 
 def test_label_values(segmentation):
     cfg = Config.fromfile(segmentation)
-    assert results.label_values(cfg).tolist() == [1, 2]  # ADE20K: 0 is "other"
+    assert submissions.label_values(cfg).tolist() == [1, 2]  # ADE20K: 0 is "other"
     cfg.test_dataloader.dataset.reduce_zero_label = False
-    assert results.label_values(cfg).tolist() == [0, 1]
+    assert submissions.label_values(cfg).tolist() == [0, 1]
     cfg.test_dataloader.dataset.pipeline[2]['values'] = {7: 0, 9: 1, 3: 255, 8: 0}
-    assert results.label_values(cfg).tolist() == [7, 9]
+    assert submissions.label_values(cfg).tolist() == [7, 9]
 
 
 def test_many_classes_have_wide_label_maps():
     values = np.arange(300)
-    results.save_labels(Path('wide.png'), np.array([[0, 299]]), values)
+    submissions.save_labels(Path('wide.png'), np.array([[0, 299]]), values)
     assert np.asarray(Image.open('wide.png')).tolist() == [[0, 299]]
 
 
@@ -226,13 +226,13 @@ def test_classes_that_an_image_list_does_not_have(detection, coco):
     cfg = read_config(detection, {})
     with DefaultScope.overwrite_default_scope('mmdet'), pytest.raises(
             UserError, match='has no category disc, square'):
-        results.without_ground_truth(cfg, 'out')
+        submissions.without_ground_truth(cfg, 'out')
     # COCO's own: its ids are known.
     from mmdet.datasets import CocoDataset
     cfg.test_dataloader.dataset.metainfo = CocoDataset.METAINFO
     for head in 'bbox_head', 'mask_head':
         cfg.model.roi_head[head].num_classes = 80
     with DefaultScope.overwrite_default_scope('mmdet'):
-        results.without_ground_truth(cfg, 'out')
+        submissions.without_ground_truth(cfg, 'out')
         assert cfg.test_evaluator.ids[-1] == 90
         assert DATASETS.build(cfg.test_dataloader.dataset)[0]['inputs'].shape == (3, 64, 64)
