@@ -1,6 +1,7 @@
 """One clear message for what a person can put right; a traceback for everything else."""
 import contextlib
 import re
+import reprlib
 import sys
 import traceback
 
@@ -28,7 +29,19 @@ def one_message(interrupted):
         message = user_message(error)
         if message is None:
             raise
-        sys.exit(f'error: {message}')
+        sys.exit(f'error: {printable(message)}')
+
+
+def shown(value) -> str:
+    """What somebody wrote, for a message: its beginning, however long or deep it is."""
+    short = reprlib.Repr()
+    short.maxlevel, short.maxstring, short.maxother, short.maxlong = 3, 80, 80, 40
+    return short.repr(value)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control characters of other people's names, as Python writes them."""
+    return ''.join(c if c.isprintable() or c == '\n' else repr(c)[1:-1] for c in text)
 
 
 def user_message(error):

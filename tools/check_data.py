@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from downstream.data.checks import check_data
-from downstream.data.layouts import DETECTION, SEGMENTATION
+from downstream.data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from downstream.data.own import examine, use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.data_page import write_page
@@ -29,8 +29,8 @@ from downstream.training.launching import add_config_options, parse, read_config
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('source', nargs='?', metavar='DATA', help='the same as --data DATA')
-    parser.add_argument('--kind', choices=[DETECTION, SEGMENTATION],
-                        help='boxes and masks (default), or label maps')
+    parser.add_argument('--kind', choices=[DETECTION, SEGMENTATION, PANOPTIC],
+                        help='boxes and masks (default), label maps, or both in one map')
     parser.add_argument('--config', help='check an experiment\'s data: its own, or --data')
     parser.add_argument('--report', type=Path, metavar='DIR',
                         help='write DIR/index.html: class counts, sizes, samples with their '

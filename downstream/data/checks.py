@@ -182,7 +182,8 @@ def check_coco(dataset, panoptic=False, truth=True):
 
     if panoptic and (maps := folders(dataset).get('seg')):
         # mmdet finds a map by its image's name, the metric by its own.
-        names = {name.replace('.jpg', '.png') for name in names}
+        names = {image.get('map') or image['file_name'].replace('.jpg', '.png')
+                 for image in content['images']}
         names.update(annotation['file_name'] for annotation in content['annotations'])
         check_all_there(maps, sorted(names), f'panoptic maps of the images listed in {path}')
 

@@ -13,11 +13,13 @@ from urllib.parse import unquote
 
 from pycocotools import mask as rle
 
-from ..errors import UserError
-from .files import without_collector
+from ..errors import UserError, shown
+from .files import walk, without_collector
 from .findings import Finding
 from .headers import headers, shown_size
+from .labels import class_names
 
+HUGE = 2**53  # pixels
 MOST = 0.5  # where more than this share is wrong, it is no slip but a mistake in all of it
 
 
@@ -32,6 +34,8 @@ def read_coco(path: Path, panoptic: bool = False) -> dict:
             content = json.loads(path.read_text(encoding='utf-8-sig'))
     except OSError as error:
         raise UserError(f'the annotation file {path} cannot be read: {error.strerror}') from None
+    except RecursionError:
+        raise UserError(f'the annotation file {path} is nested too deeply') from None
     except ValueError as error:
         raise UserError(f'the annotation file {path} is not JSON, or not all of it ({error})'
                         ) from None
@@ -40,21 +44,69 @@ def read_coco(path: Path, panoptic: bool = False) -> dict:
     if lacking:
         raise UserError(f'the annotation file {path} is not in COCO format: no list of '
                         f'{", ".join(lacking)}')
-    needed = dict(images=('id', 'file_name'), categories=('id', 'name'),
-                  annotations=('image_id', 'segments_info') if panoptic else
-                  ('image_id', 'category_id', 'bbox'))
-    for key, names in needed.items():
-        wanted = set(names)
-        for number, entry in enumerate(content[key]):
-            if not isinstance(entry, dict) or not wanted <= entry.keys():
-                missing = [name for name in names if not isinstance(entry, dict)
-                           or name not in entry]
-                raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
-                                f'of {key} has no {", ".join(missing)}')
+    needed = NEEDED if not panoptic else {**NEEDED, 'annotations': {
+        'image_id': as_id, 'segments_info': as_objects}}
+    for key, parts in needed.items():
+        check_entries(path, content[key], parts, f'of {key}')
+    if panoptic:
+        segments = [segment for a in content['annotations'] for segment in a['segments_info']]
+        check_entries(path, segments, dict(category_id=as_id, id=as_id), 'of all segments_info')
     for key in ('images', 'annotations'):
         if not content[key]:
             raise UserError(f'the annotation file {path} lists no {key}')
     return content
+
+
+def check_entries(path: Path, entries: list, parts: dict, where: str):
+    """Entries of an annotation file have what they need, as what it has to be.
+
+    Args:
+        parts: {name: a function that gives the value as it is kept, or None for what is wrong;
+            LATER: it has to be there}.
+
+    Raises:
+        UserError: one lacks a part, or has something else in its place.
+    """
+    wanted = set(parts)
+    checked = {name: understand for name, understand in parts.items() if understand is not LATER}
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not wanted <= entry.keys():
+            missing = [name for name in parts if not isinstance(entry, dict) or name not in entry]
+            hint = next((f'; it looks like a file {what}' for key, what in (
+                ('segments_info', 'of panoptic maps, for a panoptic experiment'),
+                ('bbox', 'of boxes or masks, for an experiment in detection'))
+                if isinstance(entry, dict) and key in entry and key not in parts), '')
+            raise UserError(f'the annotation file {path} is not in COCO format: entry {number} '
+                            f'{where} has no {", ".join(missing)}{hint}')
+        for name, understand in checked.items():
+            value = understand(entry[name])
+            if value is None:
+                raise UserError(f'the annotation file {path} is not in COCO format: {name} of '
+                                f'entry {number} {where} is {shown(entry[name])}')
+            entry[name] = value
+
+
+def as_id(value) -> int | str | None:
+    """An id, which is a whole number or text."""
+    if type(value) is int:
+        return value if is_number(value) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, str) or type(value) is int and is_number(value) else None
+
+
+def as_text(value) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def as_objects(value) -> list[dict] | None:
+    good = isinstance(value, list) and all(isinstance(part, dict) for part in value)
+    return value if good else None
+
+
+LATER = None  # what is looked at later
+NEEDED = dict(images=dict(id=as_id, file_name=as_text), categories=dict(id=as_id, name=LATER),
+              annotations=dict(image_id=as_id, category_id=as_id, bbox=LATER))
 
 
 class CocoCheck:
@@ -86,11 +138,8 @@ class CocoCheck:
         with without_collector():
             self.find_images()
             self.read_headers()
-            self.check_ids()
-            self.check_categories()
-            self.check_boxes()
-            self.check_masks()
-            self.fill_in()
+            self.check_annotations()
+            self.number_ids()
         content.update(images=self.images, annotations=self.annotations)
 
     def add(self, what: str, entries: list, remedy: str = '', error: bool = False, total: int = 0,
@@ -102,24 +151,31 @@ class CocoCheck:
                     if (name := names.get(entry.get('image_id'), entry.get('file_name')))]
             self.findings.append(Finding(
                 str(self.path), what,
-                [entry.get('place') or f'{show} {entry.get(show)}' for entry in entries],
+                [entry.get('place') or ' '.join(map(str, (key, entry.get(key))))
+                 for entry in entries for key in [show if show in entry else 'image_id']],
                 total=total, remedy=remedy, error=error, images=[name for name, _ in seen],
-                objects=[entry for _, entry in seen if 'bbox' in entry]))
+                objects=[entry for _, entry in seen]
+                if all('bbox' in entry for _, entry in seen) else []))
 
     # -- images --------------------------------------------------------------------------------
 
-    def find_images(self):
-        """Find each image's file, by the last part of its name where a tool put a prefix before it.
+    def find(self, entries: list[dict], folder: Path, what: str) -> list[dict]:
+        """Find each entry's file, by the last part of its name where a tool put a prefix before it.
+
+        Args:
+            what: the files are, in words.
+
+        Returns:
+            The entries that have none; file_name of the others is right.
         """
-        there, start = set(), len(str(self.folder)) + 1
-        for parent, _, names in os.walk(self.folder):
-            below = f'{parent[start:]}/'.lstrip('/')
-            there.update(below + name for name in names)
+        start = len(str(folder)) + 1
+        there = {path[start:].replace(os.sep, '/') for path in walk(str(folder))}
         by_last = None  # {last part: all names}
         renamed, missing = [], []
-        for image in self.images:
-            said = str(image['file_name'])
-            if said in there or (self.folder / said).is_file():
+        for entry in entries:
+            said = entry['file_name']
+            # (Path.is_file raises for a name that is too long)
+            if said in there or os.path.isfile(folder / said):
                 continue
             if by_last is None:
                 by_last = {}
@@ -128,13 +184,18 @@ class CocoCheck:
             last = PurePosixPath(unquote(said).replace('\\', '/')).name
             found = by_last.get(last) or by_last.get(PurePosixPath(said).name) or ()
             if len(found) == 1:
-                image['file_name'] = found[0]
+                entry['file_name'] = found[0]
                 renamed.append(f'{said} as {found[0]}')
             else:
-                missing.append(image)
+                missing.append(entry)
         if renamed:
-            self.notes.append(f'{self.path}: {len(renamed)} of {len(self.images)} images are found '
+            self.notes.append(f'{self.path}: {len(renamed)} of {len(entries)} {what} are found '
                               f'by the last part of their name ({renamed[0]})')
+        return missing
+
+    def find_images(self):
+        """Images without a file are named, and left out with what is said of them."""
+        missing = self.find(self.images, self.folder, 'images')
         self.add(f'images are not in {self.folder}', missing, 'copy them there, or say the right '
                  'folder', error=True, total=len(self.images), show='file_name')
         gone = {image['id'] for image in missing}
@@ -150,6 +211,10 @@ class CocoCheck:
 
     def read_headers(self):
         """Compare the sizes in the file with the images'; find which way EXIF's labels lie."""
+        for image in self.images:
+            written = [as_size(image.pop(side, None)) for side in ('width', 'height')]
+            if None not in written:
+                image.update(zip(('width', 'height'), written, strict=True))
         folder = str(self.folder)
         read = headers(os.path.join(folder, image['file_name']) for image in self.images)
         broken = [image for image, found in zip(self.images, read, strict=True)
@@ -162,11 +227,10 @@ class CocoCheck:
             if isinstance(found, str):
                 continue
             size, shown = found[0], shown_size(found)
-            if 'width' not in image or 'height' not in image:
+            if 'width' not in image:
                 image['width'], image['height'] = shown
                 continue
-            said = int(float(image['width'])), int(float(image['height']))
-            image['width'], image['height'] = said
+            said = image['width'], image['height']
             if said not in (size, shown):
                 wrong.append({**image, 'place': f'{image["file_name"]} is {shown[0]} x '
                               f'{shown[1]}, not {said[0]} x {said[1]}'})
@@ -185,14 +249,41 @@ class CocoCheck:
 
     # -- annotations ---------------------------------------------------------------------------
 
-    def check_ids(self):
+    def check_annotations(self):
+        self.check_whose()
+        self.check_ids()
+        self.check_categories()
+        self.check_boxes()
+        self.check_masks()
+        self.fill_in()
+
+    def objects(self) -> list[dict]:
+        """What has a category."""
+        return self.annotations
+
+    def check_whose(self):
+        """Annotations of images that are not there."""
         known = {image['id'] for image in self.images}
         lost = [a for a in self.annotations if a['image_id'] not in known]
         self.add('annotations are of images that the file does not list', lost, 'they are not used',
                  error=len(lost) > MOST * len(self.annotations), total=len(self.annotations))
         self.annotations = [a for a in self.annotations if a['image_id'] in known]
-        counts = Counter(a['id'] for a in self.annotations if 'id' in a)
-        twice = {a['id']: a for a in self.annotations if 'id' in a and counts[a['id']] > 1}
+
+    def check_ids(self):
+        strange = []
+        if set(map(type, (a.get('id') for a in self.annotations))) != {int}:
+            for annotation in self.annotations:
+                number = as_id(annotation.pop('id', None) if annotation.get('id') is None
+                               else annotation['id'])
+                if number is not None:
+                    annotation['id'] = number
+                elif 'id' in annotation:
+                    strange.append(annotation)
+        self.add('annotations have an id that is no whole number or text', strange,
+                 'give each annotation an id of its own', error=True)
+        known = [a for a in self.annotations if 'id' in a] if not strange else []
+        counts = Counter(a['id'] for a in known)
+        twice = {a['id']: a for a in known if counts[a['id']] > 1}
         self.add('annotation ids are those of several annotations', list(twice.values()),
                  'give each annotation an id of its own', error=True)
         if all('id' not in a for a in self.annotations):
@@ -201,23 +292,40 @@ class CocoCheck:
         self.add('annotations have no id', [a for a in self.annotations if 'id' not in a],
                  'give each annotation an id of its own', error=True, show='image_id')
 
+    def number_ids(self):
+        """Give numbers to images and categories whose ids are others than scoring can take."""
+        for entries, users, key in ((self.images, self.annotations, 'image_id'),
+                                    (self.content['categories'], self.objects(), 'category_id')):
+            if all(isinstance(entry['id'], int) and entry['id'] >= 0 for entry in entries):
+                continue
+            numbers = {entry['id']: number for number, entry in enumerate(entries, 1)}
+            for entry in entries:
+                entry['id'] = numbers[entry['id']]
+            for user in users:
+                user[key] = numbers.get(user[key])
+            self.notes.append(f'{self.path}: the ids that {key} names are not numbers: numbered')
+
     def check_categories(self):
         """Put the categories into one order for all splits; leave out Roboflow's group of all."""
         categories = self.content['categories']
-        used = {a['category_id'] for a in self.annotations}
-        groups = {category.get('supercategory') for category in categories}
+        used = {a['category_id'] for a in self.objects()}
+        groups = [category.get('supercategory') for category in categories]
         categories = [category for category in categories if category['id'] in used
                       or not (category['id'] == 0 and category['name'] in groups
                               and len(categories) > 1)]
         unknown = used - {category['id'] for category in categories}
         self.add('annotations are of categories that the file does not define',
-                 [a for a in self.annotations if a['category_id'] in unknown],
-                 f'ids {sorted(unknown, key=str)}', error=True, total=len(self.annotations))
-        names = [str(category['name']) for category in categories]
-        double = [name for name, count in Counter(names).items() if count > 1]
+                 [a for a in self.objects() if a['category_id'] in unknown],
+                 f'ids {shown(sorted(unknown, key=str))}', error=True, total=len(self.objects()))
+        names = class_names(f'the annotation file {self.path}',
+                            [category['name'] for category in categories])
+        for category, name in zip(categories, names, strict=True):
+            category['name'] = name  # a number would be the name of no class
+        double = [number for number, count in
+                  Counter(category['id'] for category in categories).items() if count > 1]
         if double:
-            raise UserError(f'the annotation file {self.path} has several categories of the name '
-                            f'{double[0]}: class names have to differ')
+            raise UserError(f'the annotation file {self.path} has several categories of the id '
+                            f'{double[0]}: ids have to differ')
         if self.classes:
             strange = [name for name in names if name not in self.classes]
             if strange:
@@ -247,7 +355,8 @@ class CocoCheck:
         for annotation in annotations:
             x, y, w, h = annotation['bbox']
             width, height = sizes.get(annotation['image_id'], (math.inf, math.inf))
-            if not all(map(math.isfinite, (x, y, w, h))) or w <= 0 or h <= 0:
+            # (Whole numbers may be larger than floats can be.)
+            if not (-HUGE < x < HUGE and -HUGE < y < HUGE and 0 < w < HUGE and 0 < h < HUGE):
                 empty.append(annotation)
             elif w < 1 or h < 1:
                 small.append(annotation)
@@ -274,19 +383,21 @@ class CocoCheck:
 
     def check_masks(self):
         """Which objects have masks; what is no mask is left out or named."""
-        unusable, shortened, strange = [], [], []
+        unusable, shortened, strange, wild = [], [], [], []
+        sizes = {image['id']: (image.get('height'), image.get('width')) for image in self.images}
         for annotation in self.annotations:
-            mask = annotation.get('segmentation')
+            mask, size = annotation.get('segmentation'), sizes[annotation['image_id']]
             if not mask:
                 self.without_mask.append(annotation)
             elif isinstance(mask, dict) and {'size', 'counts'} <= mask.keys():
-                self.with_mask.append(annotation)
+                (self.with_mask if None in size or fits(mask, size) else wild).append(annotation)
             elif (polygons := polygons_in(mask)) is None:
                 strange.append(annotation)
             else:
                 good = [polygon for polygon in polygons
                         if len(polygon) >= 6 and len(polygon) % 2 == 0]
-                (self.with_mask if good else unusable).append(annotation)
+                far = None not in size and any(map(is_far, good, [size] * len(good)))
+                (wild if far else self.with_mask if good else unusable).append(annotation)
                 if good and len(good) < len(polygons):
                     shortened.append(annotation)
                 annotation['segmentation'] = good
@@ -294,6 +405,11 @@ class CocoCheck:
         self.add('objects have a segmentation that is neither polygons nor run lengths', strange,
                  'COCO has a list of [x1, y1, x2, y2, ...], or size and counts', error=True,
                  total=total)
+        self.add('objects have a mask that cannot lie in its image', wild, 'run lengths are of '
+                 'another size or damaged, or polygons have points far outside', error=True,
+                 total=total)
+        for annotation in (*strange, *wild):
+            annotation['segmentation'] = []  # drawing it might take for ever
         if self.with_mask:
             self.add('objects have polygons of fewer than three points beside good ones', shortened,
                      'those polygons are left out', total=total)
@@ -312,13 +428,24 @@ class CocoCheck:
 
     def fill_in(self):
         """What scoring needs and export tools leave out."""
-        crowd = [a for a in self.annotations if 'iscrowd' not in a]
+        # COCO's evaluation takes an object with id 0 for missed, and text for no id at all.
+        ids = [a.get('id') for a in self.annotations]
+        if set(map(type, ids)) != {int} or min(ids) < 1:
+            for number, annotation in enumerate(self.annotations, 1):
+                annotation['id'] = number
+        crowd = [a for a in self.annotations if a.get('iscrowd') is None]
         for annotation in crowd:
             annotation['iscrowd'] = 0
+        self.add('annotations have an iscrowd that is neither 0 nor 1', [
+            a for a in self.annotations if a['iscrowd'] not in (0, 1)], error=True)
         sizes = {image['id']: (image.get('height'), image.get('width')) for image in self.images}
-        bare = [a for a in self.annotations if type(a.get('area')) not in (int, float)]
+        # mmdet leaves objects out whose area is 0.
+        bare = [a for a in self.annotations if not (
+            type(a.get('area')) in (int, float) and 0 < a['area'] < HUGE)]
+        stopped = any(finding.error for finding in self.findings)  # of masks that are none, maybe
         for annotation in bare:
-            annotation['area'] = area(annotation, sizes[annotation['image_id']])
+            shape = dict(bbox=annotation['bbox']) if stopped else annotation
+            annotation['area'] = area(shape, sizes[annotation['image_id']])
         for what, found in ('iscrowd', crowd), ('area', bare):
             if found:
                 self.notes.append(f'{self.path}: {len(found)} annotations have no {what}: '
@@ -340,7 +467,64 @@ def are_numbers(values: list) -> bool:
 
 
 def is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A number, maybe not a finite one; Python's whole numbers may be larger than any other."""
+    return isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool)
+                                        and abs(value) < 2**63)
+
+
+def as_size(value) -> int | None:
+    """A width or height, of which some tools make text; None for what is none."""
+    try:
+        return int(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def is_far(polygon: list, size: tuple[int, int]) -> bool:
+    """Whether a polygon leaves an image by more than the image's size, (height, width).
+
+    Drawing one takes time and memory by its length.
+    """
+    def within(values: list, side: int) -> bool:
+        return -side <= min(values) and max(values) <= 2 * side
+
+    if not within(polygon, min(size)):
+        height, width = size
+        if not (within(polygon[::2], width) and within(polygon[1::2], height)):
+            return True
+    return math.isnan(sum(polygon))  # which comparisons pass over
+
+
+def fits(mask: dict, size: tuple[int, int]) -> bool:
+    """Whether run lengths are an image's, of (height, width); pycocotools reads what it gets."""
+    counts = mask['counts']
+    if not isinstance(mask['size'], list) or tuple(mask['size']) != size:
+        return False
+    if isinstance(counts, list):
+        return all(is_number(count) and count >= 0 for count in counts) and (
+            sum(counts) == size[0] * size[1])
+    lengths = isinstance(counts, str) and run_lengths(counts)
+    return bool(lengths) and min(lengths) >= 0 and sum(lengths) == size[0] * size[1]
+
+
+def run_lengths(text: str) -> list[int]:
+    """The numbers in a mask's compressed run lengths, [] where they are damaged.
+
+    Five bits a character, low ones first, the sixth for more, the fifth of the last for the sign;
+    from the fourth number on the difference to the one before the last. (rleFrString in maskApi.c
+    of https://github.com/cocodataset/cocoapi)
+    """
+    numbers, value, shift = [], 0, 0
+    for part in (ord(character) - 48 for character in text):
+        if not 0 <= part < 64:
+            return []
+        value |= (part & 31) << shift
+        shift += 5
+        if not part & 32:
+            value -= (part >> 4 & 1) << shift
+            numbers.append(value + (numbers[-2] if len(numbers) > 2 else 0))
+            value = shift = 0
+    return [] if shift else numbers
 
 
 def is_box(box) -> bool:

@@ -1,9 +1,10 @@
 """What a check of data finds: counted, with examples and a remedy; errors stop, warnings don't."""
 from dataclasses import dataclass, field
 
-from ..errors import UserError
+from ..errors import UserError, printable
 
 SHOWN = 5  # examples in a message
+LONGEST = 200  # characters of one
 
 
 @dataclass
@@ -36,11 +37,13 @@ class Finding:
 
     def __str__(self):
         number = f'{self.count:,}' + (f' of {self.total:,}' if self.total else '')
-        examples = ', '.join(map(str, self.examples[:SHOWN]))
+        examples = ', '.join(name if len(name) <= LONGEST else f'{name[:LONGEST]}…'
+                             for name in map(str, self.examples[:SHOWN]))
         if self.count > SHOWN:
             examples += ', …'
-        return (f'{self.where}: {number} {self.what}' + (f' ({examples})' if examples else '')
-                + (f'; {self.remedy}' if self.remedy else ''))
+        return printable(f'{self.where}: {number} {self.what}'
+                         + (f' ({examples})' if examples else '')
+                         + (f'; {self.remedy}' if self.remedy else '')).replace('\n', '\\n')
 
 
 def stop_at_errors(findings: list[Finding]) -> list[str]:

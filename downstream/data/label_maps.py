@@ -11,7 +11,7 @@ from PIL import Image
 from ..errors import UserError
 from ..progress import Progress
 from .cache import Cache, Files
-from .files import IMAGES
+from .files import IMAGES, files_in, images_in
 from .findings import Finding
 from .headers import header, shown_size
 from .loading import what_they_may_mean
@@ -41,14 +41,13 @@ class LabelMaps(BaseDataset):
         """Paths, as mmseg's transforms take them."""
         images, labels = Path(self.data_prefix['img_path']), self.data_prefix.get('seg_map_path')
         maps = {}
-        for path in sorted(Path(labels).rglob('*')) if labels else ():
+        for path in files_in(Path(labels)) if labels else ():
             if path.suffix.lower() in SUFFIXES:
                 maps.setdefault(path.relative_to(labels).with_suffix(''), []).append(path)
         if self.ann_file:
             names = [Path(line) for line in Path(self.ann_file).read_text().splitlines() if line]
         else:
-            names = [path.relative_to(images) for path in sorted(images.rglob('*'))
-                     if path.suffix.lower() in IMAGES]
+            names = [path.relative_to(images) for path in images_in(images)]
         if not names:
             raise UserError(f'the folder {images} holds no images ({", ".join(IMAGES)})')
         if not labels:

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from pycocotools import mask as rle
 
-from .coco import is_number
+from .coco import is_far, is_number
 from .labels import Labels, box_around, flat
 
 MISTAKES = {
@@ -38,7 +38,7 @@ def read(labels: Labels, size: tuple[int, int]):
 
     Args:
         labels: gets the objects and what is wrong.
-        size: (width, height) of the image in pixels, where the file has none.
+        size: (width, height) of the image in pixels, as it is shown.
     """
     try:
         said = json.loads(labels.path.read_text(encoding='utf-8-sig'))
@@ -51,20 +51,23 @@ def read(labels: Labels, size: tuple[int, int]):
     written = said.get('imageWidth'), said.get('imageHeight')
     if all(isinstance(part, int) and part > 0 for part in written):
         labels.size = written
+        if written == size[::-1]:
+            size = written  # as stored, not as EXIF turns it; another size is named later
     groups = {}
     for number, shape in enumerate(said['shapes'], 1):
         shape = shape if isinstance(shape, dict) else {}
-        found = read_shape(labels, shape, f'shape {number}', labels.size or size)
+        found = read_shape(labels, shape, f'shape {number}', size)
         if found is None:
             continue
         group = shape.get('group_id')
-        if group is None or 'segmentation' not in found:
+        single = not isinstance(group, str | int) or 'segmentation' not in found
+        if single or any(is_far(part, size[::-1]) for part in polygons_of(found)):
             labels.objects.append(found)
         elif (first := groups.get((found['name'], group))) is None:
             groups[found['name'], group] = found
             labels.objects.append(found)
         else:
-            unite(first, found, labels.size or size)
+            unite(first, found, size)
 
 
 def read_shape(labels: Labels, shape: dict, where: str, size: tuple[int, int]) -> dict | None:
@@ -123,6 +126,10 @@ def painted(text, points: list[list[float]], size: tuple[int, int]) -> dict | No
     target[:] = part[:target.shape[0], :target.shape[1]]
     runs = rle.encode(whole)
     return dict(runs, counts=runs['counts'].decode('ascii'))
+
+
+def polygons_of(found: dict) -> list[list[float]]:
+    return found['segmentation'] if isinstance(found['segmentation'], list) else []
 
 
 def unite(first: dict, more: dict, size: tuple[int, int]):

@@ -2,6 +2,8 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..errors import UserError, shown
+
 
 @dataclass
 class Labels:
@@ -37,3 +39,26 @@ def box_around(points: list[tuple[float, float]]) -> list[float]:
 def flat(points: list[tuple[float, float]]) -> list[float]:
     """Points as COCO has a polygon: [x1, y1, x2, y2, ...]."""
     return [value for point in points for value in point]
+
+
+def class_names(where: object, names: list) -> tuple[str, ...]:
+    """Names of classes as text; whole numbers are names too.
+
+    Args:
+        where: the file that has them.
+
+    Raises:
+        UserError: one is no name, is empty, has control characters, or two are the same.
+    """
+    for name in names:
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            raise UserError(f'{where}: the class name {shown(name)} is no text; in quotes it is')
+        if not str(name).strip():
+            raise UserError(f'{where}: a class has an empty name')
+        if not str(name).strip().isprintable():
+            raise UserError(f'{where}: the class name {shown(name)} has control characters')
+    texts = tuple(str(name).strip() for name in names)
+    for name in texts:
+        if texts.count(name) > 1:
+            raise UserError(f'{where}: several classes are called {name!r}; names have to differ')
+    return texts

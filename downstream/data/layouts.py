@@ -4,9 +4,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import UserError
+from ..errors import UserError, shown
 from . import voc, yolo
-from .files import images_in, read_yaml
+from .files import IMAGES, files_in, images_in, read_list, read_yaml
+from .labels import class_names
 
 SPLITS = 'train', 'val', 'test'
 DETECTION, SEGMENTATION, PANOPTIC = 'detection', 'segmentation', 'panoptic'
@@ -17,6 +18,14 @@ EXAMPLE = {
     DETECTION: 'train: {annotations: train.json, images: train}',
     SEGMENTATION: 'train: {images: images/train, labels: labels/train}',
     PANOPTIC: 'train: {annotations: panoptic_train.json, images: train, labels: panoptic_train}',
+}
+# What data of a kind is, and which experiments take it.
+MEANING = {
+    DETECTION: ('boxes or masks of single objects', 'maskrcnn_*, retinanet_*, dino_* and the other '
+                'detectors'),
+    SEGMENTATION: ('label maps, pictures with one class number a pixel',
+                   'upernet_* and mask2former_*_ade20k_*'),
+    PANOPTIC: ("COCO's panoptic maps and annotations", 'mask2former_*_panoptic_*'),
 }
 
 
@@ -112,8 +121,8 @@ def in_file(path: Path, kind: str) -> Layout:
         return in_yolo_file(path, said, kind)
     check_keys(path, said, {'root', 'classes', 'ignore', *SPLITS}, 'the file')
     if not isinstance(said.get('train'), dict):
-        raise UserError(f'{path} says nothing of train; for {kind} it needs, e.g.\n'
-                        f'  {EXAMPLE[kind]}')
+        raise UserError(f'{path} says nothing of train, or not its parts; for {kind} it needs, '
+                        f'e.g.\n  {EXAMPLE[kind]}')
     root = (path.parent / str(said.get('root', '.'))).resolve()
     splits = {}
     for name in SPLITS:
@@ -121,6 +130,13 @@ def in_file(path: Path, kind: str) -> Layout:
             continue
         parts = said[name]
         check_keys(path, parts, set().union(*NEEDED.values()), name)
+        for other, needed in NEEDED.items():
+            if needed == parts.keys() and other != kind:
+                raise UserError(of_another_kind(path, f'{name} has {", ".join(sorted(needed))}',
+                                                other, kind))
+        for part, place in parts.items():
+            if not isinstance(place, str | int | float) or isinstance(place, bool):
+                raise UserError(f'{path}: {part} of {name} is {shown(place)}, not one path')
         missing = NEEDED[kind] - parts.keys()
         if missing:
             raise UserError(f'{path}: {name} has no {" and no ".join(sorted(missing))}, which an '
@@ -129,50 +145,72 @@ def in_file(path: Path, kind: str) -> Layout:
     layout = Layout(kind, path, splits)
     if kind == SEGMENTATION:
         read_values(path, said, layout)
-    elif said.get('classes'):
-        if not is_names(said['classes']):
-            raise UserError(f'{path}: classes is {said["classes"]!r}, not a list of names')
-        layout.classes = tuple(said['classes'])
+    elif said.get('classes') is not None:
+        if not isinstance(said['classes'], list) or not said['classes']:
+            raise UserError(f'{path}: classes is {shown(said["classes"])}, not a list of names')
+        layout.classes = class_names(path, said['classes'])
     return layout
+
+
+def of_another_kind(source: Path, found: str, is_for: str, kind: str) -> str:
+    """The message for data of one kind that was given to an experiment of another."""
+    (what, takers), (needed, _) = MEANING[is_for], MEANING[kind]
+    turned = '' if (is_for, kind) != (DETECTION, SEGMENTATION) else (
+        ' (masks of objects are not turned into label maps here)')
+    return (f'--data {source} is data for {is_for} ({found}): {what}; {kind} needs '
+            f'{needed}{turned}. Experiments that take this data: {takers}; to check it: '
+            f'tools/check_data.py --kind {is_for}')
 
 
 def check_keys(path: Path, node, known: set, what: str):
     if not isinstance(node, dict):
-        raise UserError(f'{path}: {what} is {node!r}, where names and values are expected '
+        raise UserError(f'{path}: {what} is {shown(node)}, where names and values are expected '
                         '(docs/own_data.md)')
     for key in node:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
-            raise UserError(f'{path}: {what} has {key!r}, which means nothing here'
+            raise UserError(f'{path}: {what} has {shown(key)}, which means nothing here'
                             + (f'; did you mean {close[0]!r}?' if close else
                                f'; known are {", ".join(sorted(known))}'))
 
 
-def is_names(node) -> bool:
-    return isinstance(node, list) and node and all(isinstance(name, str) for name in node)
+UNLABELLED = 255  # for mmseg; one byte a pixel leaves 0..254 for classes
 
 
 def read_values(path: Path, said: dict, layout: Layout):
-    """Segmentation: what each value in a label map stands for."""
-    classes, ignore = said.get('classes'), said.get('ignore', 255)
-    if isinstance(classes, dict) and classes and all(
-            isinstance(value, int) and isinstance(name, str) for value, name in classes.items()):
-        # Values that have one name are one class.
-        layout.classes = tuple(dict.fromkeys(classes[value] for value in sorted(classes)))
-        layout.values = {value: layout.classes.index(name) for value, name in classes.items()}
-    elif is_names(classes) and len(set(classes)) == len(classes):
-        layout.classes = tuple(classes)
+    """Segmentation: what each value in a label map stands for.
+
+    255 is ignored unless it is a class, or something else is said to be.
+    """
+    classes, ignore = said.get('classes'), said.get('ignore')
+    if isinstance(classes, dict) and classes and all(map(is_value, classes)):
+        names = {value: class_names(path, [classes[value]])[0] for value in sorted(classes)}
+        layout.classes = tuple(dict.fromkeys(names.values()))  # values of one name are one class
+        layout.values = {value: layout.classes.index(name) for value, name in names.items()}
+    elif isinstance(classes, list) and classes:
+        layout.classes = class_names(path, classes)
         layout.values = dict(enumerate(range(len(classes))))
     else:
-        raise UserError(f'{path}: classes is {classes!r}; label maps hold numbers, so it has to '
-                        'say what they mean: a list of different names for the values 0, 1, 2, …, '
-                        'or {value: name}')
+        raise UserError(f'{path}: classes is {shown(classes)}; label maps hold numbers, so it has '
+                        'to say what they mean: a list of different names for the values 0, 1, 2, '
+                        '…, or {value: name} with values from 0 to 255')
+    if len(layout.classes) > UNLABELLED:
+        raise UserError(f'{path}: {len(layout.classes)} classes are more than the {UNLABELLED} '
+                        'that label maps can tell apart: a pixel is a byte, 255 is unlabelled')
+    if ignore is None:
+        ignore = [] if UNLABELLED in layout.values else UNLABELLED
     layout.ignore = tuple(ignore) if isinstance(ignore, list) else (ignore, )
-    if not all(isinstance(value, int) and 0 <= value <= 255 for value in layout.ignore):
-        raise UserError(f'{path}: ignore is {ignore!r}, not a label value or a list of them')
-    both = sorted(set(layout.ignore) & layout.values.keys() - {255})
+    if not all(map(is_value, layout.ignore)):
+        raise UserError(f'{path}: ignore is {shown(ignore)}, not a label value (0 to 255) or a '
+                        'list of them')
+    both = sorted(set(layout.ignore) & layout.values.keys())
     if both:
         raise UserError(f'{path}: the label values {both} are classes and ignored')
+
+
+def is_value(value) -> bool:
+    """Whether it is what a pixel of a label map may have."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255
 
 
 # -- a folder ----------------------------------------------------------------------------------
@@ -240,11 +278,19 @@ def in_folder(root: Path, kind: str) -> Layout:
         return layout
     expected = '\n  '.join(', '.join(part.format(s='train') for part in parts
                                      if part and part != '.') for _, *parts in FOLDERS[kind])
-    other = next((f'. It looks like data for {wanted}' for wanted in FOLDERS if wanted != kind
-                  and any('train' in splits_in(root, *parts) for _, *parts in FOLDERS[wanted])),
-                 '')
+    for other in FOLDERS:
+        if other != kind and (found := looks_like(root, other)):
+            raise UserError(of_another_kind(root, found, other, kind))
     raise UserError(f'--data {root}: for {kind} the folder should have one of\n  {expected}\n'
-                    f'or be described by a .yaml file (docs/own_data.md){other}')
+                    'or be described by a .yaml file (docs/own_data.md)')
+
+
+def looks_like(root: Path, kind: str) -> str:
+    """The name of the layout that a folder has among those of a kind, '' for none."""
+    if kind == DETECTION and any(root.glob('*.y*ml')) and yolo.file_in(root):
+        return 'YOLO'
+    return next((found for found, *parts in FOLDERS[kind] if 'train' in splits_in(root, *parts)),
+                '')
 
 
 def splits_in(root: Path, annotations: str | None, images: str, labels: str | None
@@ -260,8 +306,9 @@ def splits_in(root: Path, annotations: str | None, images: str, labels: str | No
             if maps and maps.suffix:
                 found = has_labels(pictures, maps.parent, maps.suffix)
                 maps = maps.parent
-            else:
-                found = not maps or maps.is_dir()
+            else:  # label maps; YOLO's labels lie in a folder of the same name
+                found = not maps or maps.is_dir() and (not any(files_in(maps)) or any(
+                    path.suffix.lower() in IMAGES for path in files_in(maps)))
             if found:
                 splits.setdefault(split, Split(pictures, file, maps))
     return splits
@@ -269,7 +316,8 @@ def splits_in(root: Path, annotations: str | None, images: str, labels: str | No
 
 def has_labels(images: Path, labels: Path, suffix: str) -> bool:
     """Whether a file has an image's name; others (a list of classes, notes) lie about anywhere."""
-    names = {path.relative_to(labels).with_suffix('') for path in labels.rglob(f'*{suffix}')}
+    names = {path.relative_to(labels).with_suffix('') for path in files_in(labels)
+             if path.suffix == suffix} if labels.is_dir() else set()
     return bool(names) and any(path.relative_to(images).with_suffix('') in names
                                for path in images_in(images))
 
@@ -281,8 +329,7 @@ def in_yolo_file(path: Path, said: dict, kind: str) -> Layout:
         UserError: the experiment learns no boxes, or the images are at neither place.
     """
     if kind != DETECTION:
-        raise UserError(f'{path} describes label files of YOLO, which are for detection; an '
-                        f'experiment in {kind} needs other data (docs/own_data.md)')
+        raise UserError(of_another_kind(path, 'YOLO', DETECTION, kind))
     files, notes, absent = yolo.images_of(path, said)
     layout = Layout(kind, path, {}, found='YOLO', suffix='.txt', notes=notes,
                     keypoints=yolo.numbers_after_box(path, said))
@@ -317,6 +364,5 @@ def read_class_file(layout: Layout):
                         'what they mean: put the names of the values 0, 1, 2, … into '
                         f'{file}, one a line, or describe the data in a .yaml file '
                         '(docs/own_data.md)')
-    names = [line.strip() for line in file.read_text(encoding='utf-8-sig').splitlines()]
-    read_values(file, {'classes': [name for name in names if name]}, layout)
+    read_values(file, {'classes': read_list(file)}, layout)
 

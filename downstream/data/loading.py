@@ -118,6 +118,8 @@ class LoadLabels(BaseTransform):
                             f'{results["img_path"]} {tuple(results["ori_shape"])}: it should have '
                             'one class number a pixel')
         if self.table is not None:
+            if '://' not in path and (largest := largest_value(path)) > 255:
+                raise UserError(f'label map {path} has the value {largest}: values are 0 to 255')
             classes = self.table[results['gt_seg_map']]
             if (classes == UNKNOWN).any():
                 strange = np.unique(results['gt_seg_map'][classes == UNKNOWN]).tolist()
@@ -125,6 +127,13 @@ class LoadLabels(BaseTransform):
                                 f'of the data gives no meaning: {what_they_may_mean(strange)}')
             results['gt_seg_map'] = classes.astype(np.uint8)
         return results
+
+
+def largest_value(path: str) -> int:
+    """Of a label map with more than a byte a pixel, of which mmseg keeps the low one; 0 of others.
+    """
+    with Image.open(path) as image:
+        return int(np.asarray(image).max()) if image.mode[0] in 'IF' else 0
 
 
 def what_they_may_mean(values: list[int]) -> str:

@@ -15,9 +15,10 @@ from .coco import CocoCheck, read_coco
 from .files import images_in, write_json
 from .findings import Finding, stop_at_errors
 from .foreign import to_coco
-from .label_maps import LabelMaps, MapsCheck
+from .label_maps import MOST_READ, LabelMaps, MapsCheck
 from .layouts import DETECTION, PANOPTIC, SEGMENTATION, Layout, Split, find_layout
 from .parts import LOADERS, leaves, metrics_of, steps_of
+from .segments import PanopticCheck
 
 # What the experiments' files are written with and no run reads; it would tell of the other data.
 VARIABLES = 'data_root', 'metainfo', 'train_pipeline', 'test_pipeline', 'dataset'
@@ -84,7 +85,7 @@ def examine(source: str, kind: str) -> Examined:
 
     Args:
         source: a YAML file that describes the data, or a folder in a known layout.
-        kind: 'detection' or 'segmentation'.
+        kind: 'detection', 'segmentation' or 'panoptic'.
 
     Raises:
         UserError: the data cannot be understood at all.
@@ -106,12 +107,15 @@ def examine(source: str, kind: str) -> Examined:
             lines += more
             if any(finding.error for finding in findings):
                 return Examined(layout, lines, findings, checks)
-        checks = check_splits(layout)
+        checks = check_panoptic(layout, None) if kind == PANOPTIC else check_splits(layout)
     for name, check in checks.items():
-        counts = Counter(a['category_id'] for a in check.annotations)
-        lines += [f'{name}: {len(check.images):,} images, {len(check.annotations):,} objects, '
-                  f'{len(check.with_mask):,} of them with a mask', *check.notes]
+        objects = check.objects()
+        counts = Counter(found['category_id'] for found in objects)
+        number = (f'{len(objects):,} segments' if kind == PANOPTIC else f'{len(objects):,} '
+                  f'objects, {len(check.with_mask):,} of them with a mask')
+        lines += [f'{name}: {len(check.images):,} images, {number}', *check.notes]
         lines += [f'  {category["name"]:24} {counts[category["id"]]:8,}'
+                  + ' stuff' * (category.get('isthing') == 0)
                   for category in check.content['categories']]
         findings += check.findings
     return Examined(layout, lines, findings, checks)
@@ -193,12 +197,7 @@ def fit_detection(cfg: Config, layout: Layout) -> list[str]:
     if learns_masks and not masks:
         without_masks(cfg)
         notes.append(f'No object has a mask: {cfg.model.type} is trained on boxes alone.')
-    if any(check.stored for check in checks.values()):
-        if any(check.turned for check in checks.values()):
-            raise UserError('the labels of some splits lie on images as stored, those of others as '
-                            'EXIF turns them: store the images turned')
-        for step in steps_of(cfg, 'LoadImageFromFile'):
-            step.color_type = 'color_ignore_orientation'
+    keep_orientation(cfg, checks)
     classes = checks['train'].classes
     metainfo = dict(classes=classes, palette=palette(len(classes)))
     for name, check in checks.items():
@@ -209,6 +208,21 @@ def fit_detection(cfg: Config, layout: Layout) -> list[str]:
             metric.ann_file = str(file)
     fit_heads(cfg.model, num_classes=len(classes))
     return notes
+
+
+def keep_orientation(cfg: Config, checks: dict[str, CocoCheck]):
+    """Load images as they are stored where their labels lie on them so.
+
+    Raises:
+        UserError: labels of some splits do, those of others do not.
+    """
+    if not any(check.stored for check in checks.values()):
+        return
+    if any(check.turned for check in checks.values()):
+        raise UserError('the labels of some splits lie on images as stored, those of others as '
+                        'EXIF turns them: store the images turned')
+    for step in steps_of(cfg, 'LoadImageFromFile'):
+        step.color_type = 'color_ignore_orientation'
 
 
 def write(cfg: Config, name: str, content: dict) -> Path:
@@ -266,37 +280,43 @@ def table(layout: Layout) -> dict[int, int]:
 
 # -- panoptic ----------------------------------------------------------------------------------
 
-def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
-    """Things first among the classes, then stuff, as panoptic heads number them."""
-    kinds = None
+def check_panoptic(layout: Layout, most: int | None = MOST_READ) -> dict[str, PanopticCheck]:
+    """The annotations and maps of each split; the classes are those of the first, which is train.
+
+    Args:
+        most: how many maps of a split are decoded, None for all.
+    """
+    checks = {}
     for name, split in layout.splits.items():
         content = read_coco(split.annotations, panoptic=True)
-        categories = content['categories']
-        if any('isthing' not in category for category in categories):
-            raise UserError(f'{split.annotations}: its categories do not say which are things '
-                            '(isthing: 0 or 1)')
-        things, stuff = ([c['name'] for c in categories if bool(c['isthing']) is thing]
-                         for thing in (True, False))
-        kinds = kinds or (things, stuff)
-        if kinds != (things, stuff):
-            raise UserError(f'{split.annotations} has other categories than '
-                            f'{layout.splits["train"].annotations}, or in another order')
-        content['categories'] = sorted(categories, key=lambda c: not c['isthing'])
-        file = write(cfg, name, content)
-        metainfo = dict(classes=tuple(things + stuff), thing_classes=tuple(things),
-                        stuff_classes=tuple(stuff), palette=palette(len(things + stuff)))
-        set_paths(cfg, name, ann_file=str(file), metainfo=metainfo,
+        checks[name] = PanopticCheck(content, split.annotations, split.images, split.labels,
+                                     checks.get('train'), most)
+    return checks
+
+
+def fit_panoptic(cfg: Config, layout: Layout) -> list[str]:
+    """Things first among the classes, then stuff, as panoptic heads number them."""
+    checks = check_panoptic(layout)
+    notes = [note for check in checks.values() for note in check.notes]
+    notes += stop_at_errors([found for check in checks.values() for found in check.findings])
+    keep_orientation(cfg, checks)
+    classes, things = checks['train'].classes, checks['train'].things
+    stuff = tuple(name for name in classes if name not in things)
+    metainfo = dict(classes=classes, thing_classes=things, stuff_classes=stuff,
+                    palette=palette(len(classes)))
+    for name, check in checks.items():
+        split = layout.splits[name]
+        file = write(cfg, name, check.content)
+        set_paths(cfg, name, type='PanopticMaps', ann_file=str(file), metainfo=metainfo,
                   data_prefix=dict(img=f'{split.images}/', seg=f'{split.labels}/'))
-        key = f'{name}_evaluator'
-        # Boxes and masks are scored with a file of their own, which the layout has no place for.
-        kept = [metric for metric in metrics_of(cfg, name) if metric.type == 'PanopticQuality']
-        for metric in kept:
-            metric.update(ann_file=str(file), seg_prefix=f'{split.labels}/')
-        if kept:
-            cfg[key] = kept
-    things, stuff = kinds
+        for metric in metrics_of(cfg, name):
+            if metric.type == 'PanopticQuality':
+                metric.update(ann_file=str(file), seg_prefix=f'{split.labels}/')
+            elif metric.type.endswith('CocoMetric'):
+                # Boxes and masks are scored with a file of their own, made from the maps.
+                metric.ann_file = str(write(cfg, f'{name}_instances', check.instances()))
     fit_heads(cfg.model, num_things_classes=len(things), num_stuff_classes=len(stuff))
-    return [f'{len(things)} kinds of things, {len(stuff)} of stuff']
+    return [f'{len(things)} kinds of things, {len(stuff)} of stuff', *notes]
 
 
 FITTERS = {DETECTION: fit_detection, SEGMENTATION: fit_segmentation, PANOPTIC: fit_panoptic}

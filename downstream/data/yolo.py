@@ -8,9 +8,9 @@ img2label_paths in ultralytics/data/utils.py.
 import os
 from pathlib import Path
 
-from ..errors import UserError
-from .files import images_in, read_lines, read_yaml
-from .labels import Labels, box_around, flat
+from ..errors import UserError, shown
+from .files import images_in, read_lines, read_list, read_yaml
+from .labels import Labels, box_around, class_names, flat
 
 SLACK = 0.01  # fractions are rounded, some tools let a box reach over the border
 MISTAKES = {
@@ -37,7 +37,8 @@ def file_in(root: Path) -> Path | None:
     Raises:
         UserError: there are several.
     """
-    files = [path for path in sorted(root.glob('*.y*ml')) if describes(read_yaml(path))]
+    files = [path for path in sorted(root.glob('*.y*ml'))
+             if path.is_file() and describes(read_yaml(path))]
     if len(files) > 1:
         raise UserError(f'--data {root}: it has several files that describe it; say which, --data '
                         + ' or --data '.join(map(str, files)))
@@ -53,17 +54,14 @@ def read_names(path: Path, said: dict) -> dict[int, str]:
     names = said.get('names')
     if isinstance(names, list):
         names = dict(enumerate(names))
-    if not (isinstance(names, dict) and names and all(isinstance(key, int) for key in names)):
-        raise UserError(f'{path}: names is {names!r}, not a list of class names or of '
+    if not (isinstance(names, dict) and names and all(
+            isinstance(key, int) and not isinstance(key, bool) for key in names)):
+        raise UserError(f'{path}: names is {shown(names)}, not a list of class names or of '
                         '{number: name}')
-    names = {number: str(names[number]).strip() for number in sorted(names)}
-    for number, name in names.items():
-        if not name:
-            raise UserError(f'{path}: class {number} has an empty name')
-        if list(names.values()).count(name) > 1:
-            raise UserError(f'{path}: several classes are called {name!r}; names have to differ')
+    order = sorted(names)
+    names = dict(zip(order, class_names(path, [names[number] for number in order]), strict=True))
     if said.get('nc', len(names)) != len(names):
-        raise UserError(f'{path}: nc is {said["nc"]}, but there are {len(names)} names')
+        raise UserError(f'{path}: nc is {shown(said["nc"])}, but there are {len(names)} names')
     return names
 
 
@@ -76,7 +74,7 @@ def names_beside(root: Path, labels: Path) -> dict[int, str]:
     for folder in (root, labels, labels.parent):
         for name in ('classes.txt', 'obj.names'):
             if (file := folder / name).is_file():
-                return read_names(file, dict(names=[line for _, line in read_lines(file)]))
+                return read_names(file, dict(names=read_list(file)))
     raise UserError(f'--data {root}: label files hold class numbers, so somebody has to say what '
                     f'they mean: put the names of 0, 1, 2, … into {root / "classes.txt"}, one a '
                     'line, or describe the data in a data.yaml (train, val, names)')
@@ -87,7 +85,7 @@ def numbers_after_box(path: Path, said: dict) -> int:
     shape = said.get('kpt_shape') or (0, 0)
     if not isinstance(shape, list | tuple) or len(shape) != 2 or not all(
             isinstance(number, int) for number in shape):
-        raise UserError(f'{path}: kpt_shape is {shape!r}, not [points, numbers of each]')
+        raise UserError(f'{path}: kpt_shape is {shown(shape)}, not [points, numbers of each]')
     return shape[0] * shape[1]
 
 
@@ -116,7 +114,7 @@ def images_of(path: Path, said: dict) -> tuple[dict[str, list[Path]], list[str],
                 notes.append(f'{path}: there is no {near[0]}, its test: done without')
                 break
             if found is None:
-                return {}, notes, f'{path}: {split} is {place}, but there is no {near[0]}'
+                return {}, notes, f'{path}: {split} is {shown(place)}, but there is no {near[0]}'
             found = Path(os.path.abspath(found))  # links stay: labels lie beside their names
             more = images_in(found) if found.is_dir() else listed(found, root)
             if not more:

@@ -14,10 +14,12 @@ import numpy as np
 from PIL import Image, ImageOps
 from pycocotools import mask as rle
 
-from ..data.coco import CocoCheck, is_box, polygons_in
+from ..data.coco import CocoCheck, is_box, is_number, polygons_in
 from ..data.findings import Finding
 from ..data.label_maps import MapsCheck
 from ..data.own import Examined, palette
+from ..data.panoptic import read_ids
+from ..data.segments import PanopticCheck
 from .charts import bar_chart, histogram
 from .drawing import draw_labels, draw_objects, instance_colors, point_out
 from .pages import data_uri, save_page, template
@@ -49,32 +51,36 @@ class Objects:
     """Boxes and masks of a split.
 
     Attributes:
+        what: they are, in words.
         columns: what the numbers in ``classes`` are.
         classes: {name: numbers}.
         sizes: (width, height) of each image.
         areas: of each object, in pixels.
         summary: in words, how much there is.
     """
+    what = 'objects'
     columns = 'objects', 'images'
 
     def __init__(self, check: CocoCheck):
         self.check = check
         self.of_image = defaultdict(list)
-        for annotation in check.annotations:
+        for annotation in check.objects():
             self.of_image[annotation['image_id']].append(annotation)
         names = {category['id']: str(category['name']) for category in check.content['categories']}
         self.names = list(dict.fromkeys(names.values()))
         self.numbers = {key: self.names.index(name) for key, name in names.items()}
-        objects = Counter(a['category_id'] for a in check.annotations)
+        objects = Counter(a['category_id'] for a in check.objects())
         images = Counter(number for group in self.of_image.values()
                          for number in {a['category_id'] for a in group})
         self.classes = {name: (objects[key], images[key]) for key, name in names.items()}
         self.sizes = [(image['width'], image['height']) for image in check.images
                       if 'width' in image]
-        self.areas = [a['area'] for a in check.annotations if a['area'] > 0]
+        self.areas = [a['area'] for a in check.objects()
+                      if is_number(a.get('area')) and a['area'] > 0]
         empty = len(check.images) - len(self.of_image)
-        self.summary = (f'{len(check.images):,} images, {len(check.annotations):,} objects, '
-                        f'{len(check.with_mask):,} of them with a mask'
+        self.summary = (f'{len(check.images):,} images, {len(check.objects()):,} {self.what}'
+                        + (f', {len(check.with_mask):,} of them with a mask'
+                           if self.what == 'objects' else '')
                         + (f'; {empty:,} images show none' if empty else ''))
         self.turn = not check.stored or bool(check.turned)
 
@@ -84,13 +90,19 @@ class Objects:
 
     def draw(self, image: dict) -> np.ndarray:
         picture, scale = small(self.check.folder / image['file_name'], self.turn)
-        annotations = [a for a in self.of_image[image['id']] if a['category_id'] in self.numbers]
+        annotations = [a for a in self.of_image[image['id']]
+                       if a['category_id'] in self.numbers and is_box(a.get('bbox'))]
         labels = np.array([self.numbers[a['category_id']] for a in annotations], int)
-        masks = [mask_of(a, picture.shape[:2], scale) for a in annotations]
+        masks = self.masks(image, annotations, picture.shape[:2], scale)
         return draw_objects(
             picture, corners(annotations, scale), np.stack(masks) if any(
                 mask.any() for mask in masks) else None,
             instance_colors(labels, palette(len(self.names))), [self.names[i] for i in labels])
+
+    def masks(self, image: dict, annotations: list[dict], shape: tuple[int, int], scale: float
+              ) -> list[np.ndarray]:
+        """Of each annotation, (H, W) bool of the picture's shape."""
+        return [mask_of(annotation, shape, scale) for annotation in annotations]
 
     def examples(self, finding: Finding, count: int) -> Iterator[tuple[str, np.ndarray]]:
         """Images that a finding is about, its objects pointed out."""
@@ -105,7 +117,7 @@ class Objects:
             marked = wrong[name]
             gone = {id(entry) for entry in marked}
             beside = [a for a in self.of_image.get((images.get(name) or {}).get('id'), ())
-                      if id(a) not in gone]
+                      if id(a) not in gone and is_box(a.get('bbox'))]
             words = ', '.join(called(entry) for entry in marked[:3])
             yield (f'{name}: {words}' + (', …' if len(marked) > 3 else '') if words else name,
                    lambda name=name, marked=marked, beside=beside: self.point_out(
@@ -117,6 +129,17 @@ class Objects:
                   and all(map(math.isfinite, a['bbox']))]
         return point_out(picture, corners(marked, scale), [called(a) for a in marked],
                          corners(beside, scale))
+
+
+class Segments(Objects):
+    """Segments of panoptic maps."""
+    what = 'segments'
+    columns = 'segments', 'images'
+
+    def masks(self, image, annotations, shape, scale):
+        ids = read_ids((self.check.maps / image['map']).read_bytes())
+        ids = cv2.resize(ids, shape[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
+        return [ids == annotation['id'] for annotation in annotations]
 
 
 class Maps:
@@ -275,7 +298,8 @@ def write_page(examined: Examined, out: Path, images: int) -> Path:
         UserError: ``out`` cannot be written.
     """
     kind = examined.layout.kind
-    splits = {name: Objects(check) if isinstance(check, CocoCheck) else
+    splits = {name: Segments(check) if isinstance(check, PanopticCheck) else
+              Objects(check) if isinstance(check, CocoCheck) else
               Maps(check, examined.layout.classes) for name, check in examined.checks.items()}
     topics = []
     for finding in sorted(examined.findings, key=lambda finding: not finding.error):

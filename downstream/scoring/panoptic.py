@@ -62,7 +62,12 @@ class PanopticQuality(BaseMetric):
         with tempfile.TemporaryDirectory() as folder:
             prefix = Path(self.outfile_prefix or Path(folder) / 'predictions')
             prefix.mkdir(parents=True, exist_ok=True)
+            whose = {}
             for result in results:
+                name = result['file_name']
+                if whose.setdefault(name, result['image_id']) != result['image_id']:
+                    # images of one name in two folders
+                    result['file_name'] = f'{Path(name).stem}_{result["image_id"]}.png'
                 (prefix / result['file_name']).write_bytes(result.pop('png'))
             annotations = prefix.with_name(f'{prefix.name}.json')
             annotations.write_text(json.dumps(dict(annotations=results)))

@@ -259,7 +259,7 @@ def test_ultralytics_files(tmp_path, text, note):
     ('names: [a]\nnc: 2', 'nc is 2, but there are 1 names'),
     ('nc: 2', 'names is None'),
     ('names: [a]', 'does not say where the images of train are'),
-    ('names: [a]\ntrain: no', 'train is no, but there is no .*/no'),
+    ('names: [a]\ntrain: no', "train is 'no', but there is no .*/no"),
     ('names: [a]\ntrain: empty', 'train is empty, which holds no images'),
     ('names: [a]\ntrain: list.txt', r'list.txt:2: there is no .*no.jpg'),
     ('names: [a]\ntrain: image.jpg', 'image.jpg is not a text file'),
@@ -285,10 +285,10 @@ def test_which_file_describes_a_folder(tmp_path):
 
 def test_label_files_are_for_detection(tmp_path):
     write(tmp_path / 'x.yaml', 'names: [a]\ntrain: images')
-    with pytest.raises(UserError, match='label files of YOLO, which are for detection'):
+    with pytest.raises(UserError, match='for detection .YOLO.*segmentation needs label maps'):
         find_layout(str(tmp_path / 'x.yaml'), 'segmentation')
     voc(tmp_path / 'set', box(1, 1, 2, 2))
-    with pytest.raises(UserError, match='It looks like data for detection'):
+    with pytest.raises(UserError, match='is data for detection .Pascal VOC'):
         find_layout(str(tmp_path / 'set'), 'segmentation')
 
 
@@ -532,3 +532,55 @@ def test_images_that_cannot_be_read(tmp_path):
     (tmp_path / 'set/images/train/1.jpg').write_bytes(b'nothing')
     with pytest.raises(UserError, match='images cannot be read .file_name 1.jpg'):
         use(tmp_path)
+
+
+def test_labelme_groups_of_anything(tmp_path):
+    """Uniting polygons draws them, which takes time and memory by their length."""
+    far = [[0, 0], [1e9, 0], [1e9, 1e9]]
+    near = [[4, 4], [24, 4], [24, 24]]
+    spot = dict(shape_type='mask', points=[[1, 1], [3, 3]], mask=picture(np.ones((3, 3))))
+    for group in ([1], {'a': 1}, True, 1, float('nan')):
+        labelme(tmp_path / 'set', dict(label='disc', points=near, group_id=group),
+                dict(label='disc', group_id=group, **spot))
+        examine(str(tmp_path / 'set'), 'detection')
+    labelme(tmp_path / 'set', dict(label='disc', points=far, group_id=1),
+            dict(label='disc', group_id=1, **spot))
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
+    assert 'mask that cannot lie in its image' in ' '.join(map(str, findings))
+
+
+def test_labelme_sizes_that_are_not_the_images(tmp_path):
+    labelme(tmp_path / 'set', dict(label='disc', shape_type='mask', points=[[1, 1], [3, 3]],
+                                   mask=picture(np.ones((3, 3)))))
+    for file in (tmp_path / 'set').rglob('*.json'):
+        said = json.loads(file.read_text())
+        write(file, dict(said, imageWidth=10**9, imageHeight=10**9))
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
+    assert 'images have another size than the file says' in ' '.join(map(str, findings))
+
+
+def test_names_that_are_no_names(tmp_path):
+    voc(tmp_path / 'set', box(1, 1, 20, 20, name='a\nb'))
+    with pytest.raises(UserError, match=r"class name 'a.nb' has control characters"):
+        examine(str(tmp_path / 'set'), 'detection')
+    for names in ('[a, a]', '[[a]]', '[null]', '[true]', '{true: a}', '["\\e[2J"]'):
+        write(tmp_path / 'x.yaml', f'names: {names}\ntrain: set')
+        with pytest.raises(UserError, match='class|names is'):
+            find_layout(str(tmp_path / 'x.yaml'), 'detection')
+
+
+def test_pipes_and_folders_among_label_files(tmp_path):
+    yolo(tmp_path / 'set', count=2)
+    os.mkfifo(tmp_path / 'set/images/train/pipe.jpg')
+    (tmp_path / 'set/x.yaml').mkdir()
+    os.mkfifo(tmp_path / 'set/y.yaml')
+    (tmp_path / 'set/labels/train/0.txt').write_bytes(b'')
+    found = examine(str(tmp_path / 'set'), 'detection')
+    assert 'train: 2 images, 1 objects, 0 of them with a mask' in found.lines
+    assert not found.findings
+
+
+def test_deep_xml(tmp_path):
+    voc(tmp_path / 'set', box(1, 1, 20, 20) + '<a>' * 50000 + '</a>' * 50000)
+    findings = examine(str(tmp_path / 'set'), 'detection').findings
+    assert not findings

@@ -99,6 +99,20 @@ def test_truncated_labels(tmp_path, kept):
         labels(path)
 
 
+@pytest.mark.parametrize('value', [256, 65535])
+def test_labels_of_two_bytes(tmp_path, value):
+    """mmseg keeps the low byte: 256 would be 0, the first class."""
+    path = tmp_path / 'labels.png'
+    transform = LoadLabels(values={0: 0, 1: 1, 255: 255})
+    said = dict(img_path='image.jpg', ori_shape=(4, 4), seg_map_path=str(path),
+                reduce_zero_label=False, seg_fields=[])
+    Image.fromarray(np.full((4, 4), 1, np.uint16)).save(path)
+    assert (transform(dict(said, seg_fields=[]))['gt_seg_map'] == 1).all()
+    Image.fromarray(np.full((4, 4), value, np.uint16)).save(path)
+    with pytest.raises(UserError, match=f'labels.png has the value {value}: values are 0 to 255'):
+        transform(dict(said, seg_fields=[]))
+
+
 class Broken:
     """A data set whose every image is broken."""
 

@@ -138,7 +138,7 @@ def test_folders_that_are_not_understood(tmp_path):
         use(tmp_path)
     save(tmp_path / 'set/images/train/1.jpg')
     save(tmp_path / 'set/labels/train/1.png')
-    with pytest.raises(UserError, match='(?s)train/_annotations.coco.json.*for segmentation'):
+    with pytest.raises(UserError, match='is data for segmentation .images and labels.: label maps'):
         use(tmp_path)
     with pytest.raises(UserError, match='put the names of the values 0, 1, 2, … into .*classes'):
         use(tmp_path, 'upernet_focalnet_t_160k')
@@ -212,7 +212,7 @@ def change(data, **entries):
     (lambda d: d['annotations'][0].pop('bbox'), 'entry 0 of annotations has no bbox'),
     (lambda d: [a.update(bbox=[.1, .1, .5, .5]) for a in d['annotations']],
      'narrower than a pixel .*are they fractions of the image'),
-    (lambda d: d['categories'][1].update(name='disc'), 'several categories of the name disc'),
+    (lambda d: d['categories'][1].update(name='disc'), "several classes are called 'disc'"),
 ])
 def test_mistakes_that_stop(tmp_path, spoil, message):
     data = coco(tmp_path / 'set')
@@ -341,7 +341,7 @@ def test_classes_beside_a_folder_of_label_maps(tmp_path):
 @pytest.mark.parametrize(('classes', 'message'), [
     ('', 'classes is None; label maps hold numbers'),
     ('classes: 3', 'classes is 3'),
-    ('classes: [a, a]', 'a list of different names'),
+    ('classes: [a, a]', "several classes are called 'a'"),
     ('classes: [a, b]\nignore: 1', r'the label values \[1\] are classes and ignored'),
     ('classes: [a]\nignore: x', "ignore is 'x'"),
 ])
@@ -372,7 +372,7 @@ def test_panoptic(tmp_path):
         assert (cfg.model[head].num_things_classes, cfg.model[head].num_stuff_classes) == (4, 3)
     assert cfg.model.panoptic_head.loss_cls.class_weight == [1.] * 7 + [0.1]
     assert built(cfg, 'val').metainfo['thing_classes'] == ('disc', 'square', 'triangle', 'star')
-    assert [metric.type for metric in cfg.test_evaluator] == ['PanopticQuality']
+    assert [metric.type for metric in cfg.test_evaluator] == ['PanopticQuality', 'CocoMetric']
 
 
 # -- label values ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from commands import command
 from PIL import Image
 
+from downstream.data.generated import make_demo_data
 from downstream.data.own import examine
 from downstream.looking.data_page import size_rows, write_page
 from downstream.looking.drawing import WRONG
@@ -162,3 +163,21 @@ def test_shares_of_sizes_are_coco_s():
     class Split:
         areas = [1, 32**2 - 1, 32**2, 96**2]
     assert size_rows({'train': Split}) == {'train': [50, 25, 25]}
+
+
+def test_panoptic_maps(tmp_path):
+    make_demo_data(tmp_path / 'demo', train=2, val=2, size=64)
+    root = tmp_path / 'demo/coco'
+    file = root / 'annotations/panoptic_train2017.json'
+    content = json.loads(file.read_text())
+    gone = content['annotations'][0]['segments_info'].pop()
+    for segment in content['annotations'][1]['segments_info']:
+        del segment['bbox']  # computed
+    file.write_text(json.dumps(content))
+    page = page_of(root, 'panoptic')
+    number = sum(len(a['segments_info']) for a in content['annotations'])
+    assert f'2 images, {number} segments' in page and 'cannot be drawn' not in page
+    assert 'panoptic maps have ids that their segments_info lacks' in page
+    assert f'{content["annotations"][0]["file_name"]}: {gone["id"]}' in page
+    names = {image['file_name'] for image in content['images']}
+    assert names <= pictures_in(page).keys()

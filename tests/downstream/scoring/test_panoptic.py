@@ -157,6 +157,19 @@ def test_an_image_that_was_not_predicted(truth):
         truth.score(predictions)
 
 
+def test_images_of_one_name_in_two_folders(truth):
+    """The prediction of one is not written over the other's."""
+    metric = METRICS.build(dict(
+        type='PanopticQuality', ann_file=str(truth.folder / 'panoptic.json'),
+        seg_prefix=str(truth.folder / 'maps')))
+    metric.dataset_meta = META
+    predictions = perfect(truth)
+    for number, seg in predictions.items():
+        metric.process({}, [dict(img_id=number, img_path=f'{number}/same.jpg',
+                                 pred_panoptic_seg=dict(sem_seg=torch.from_numpy(seg)[None]))])
+    assert metric.evaluate(len(predictions))['coco_panoptic/PQ'] == 100
+
+
 # COCO's category ids, which have holes: 80 kinds of things, then 53 of stuff.
 THING_IDS = [i for i in range(1, 91) if i not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)]
 STUFF_IDS = [92, 93, 95, 100, 107, 109, 112, 118, 119, 122, 125, 128, 130, 133, 138, 141, 144, 145,
