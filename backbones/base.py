@@ -77,7 +77,7 @@ class Backbone(BaseModule):
         if torch.compiler.is_compiling():  # a compiled graph changes statistics once by itself
             return checkpoint(block, *args, use_reentrant=False)
         return checkpoint(block, *args, use_reentrant=False,
-                          context_fn=lambda: (nullcontext(), _statistics_untouched(block)))
+                          context_fn=lambda: (nullcontext(), statistics_untouched(block)))
 
 
 class Staged(Backbone):
@@ -103,7 +103,7 @@ class Staged(Backbone):
 
 
 @contextmanager
-def _statistics_untouched(module: nn.Module):
+def statistics_untouched(module: nn.Module):
     """BatchNorm computes what it always does, but a recomputation is no second batch to it."""
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
     kept = [dict(norm._buffers) for norm in norms]
