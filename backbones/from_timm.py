@@ -20,7 +20,8 @@ class TimmBackbone(Wrapped):
         name: as timm has it, such as 'convnext_tiny' or, with the weights meant, 'convnext_tiny.
             fb_in22k'; also 'hf-hub:NAME' and 'local-dir:FOLDER'.
         pretrained: True takes the weights that timm has for the name; a path takes a file of
-            timm's or the authors' names. Neither is executed (safetensors, or torch's weights_only).
+            timm's or the authors' names. Neither is executed (safetensors, or torch's
+            weights_only).
         model_args: what timm's constructor is to be told beside.
         out_indices, frozen_stages, drop_path_rate, norm_eval, use_checkpoint, init_cfg: as in
             ``Wrapped``.

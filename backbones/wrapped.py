@@ -17,11 +17,10 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .base import Backbone, statistics_untouched
+from .base import PROBE, Backbone, maps_of, statistics_untouched
 from .layers import check_stages
 from .pretrained import first_line
 
-PROBE = 448, 896  # whole numbers of patches of 14 and of strides up to 64, and no square
 WANTED = 4, 8, 16, 32  # the strides that are returned where nothing else is asked for
 
 
@@ -113,26 +112,12 @@ class Wrapped(Backbone):
 
     def _probe(self, indices) -> list[tuple[int, int]]:
         """(channels, stride) of the features."""
-        with torch.device('meta'), torch.no_grad():
-            net = self._build(indices).eval()
-            try:
-                maps = self._maps(net, torch.empty(1, 3, *PROBE))
-            except Exception as error:
-                raise ValueError(
-                    f'{self.name} cannot take images of {PROBE[0]} x {PROBE[1]} '
-                    f'({first_line(error)}): detectors and segmentors need a network that takes '
-                    'any height and width') from None
-        found = []
-        for features in maps:
-            if features.ndim != 4:
-                raise ValueError(f'{self.name} gives no maps (N, C, h, w) but tensors of '
-                                 f'{features.ndim} dimensions')
-            stride = PROBE[0] / features.shape[2]
-            if stride % 1 or features.shape[3] * stride != PROBE[1]:
-                raise ValueError(f'{self.name} makes a map of {tuple(features.shape[2:])} of an '
-                                 f'image of {PROBE}: heads need strides that are whole numbers')
-            found.append((features.shape[1], int(stride)))
-        return found
+        with torch.device('meta'):
+            net = self._build(indices)
+        try:
+            return maps_of(net, self._maps)
+        except ValueError as error:
+            raise ValueError(f'{self.name}: {error}') from None
 
     def _idle_parameters(self) -> list[str]:
         """Names of the parameters that no map depends on: masks' tokens, stages behind the last."""
@@ -237,7 +222,7 @@ def around(net: nn.Module, path: str) -> tuple[list[str], list[str]]:
     for part in path.split('.'):
         before += [prefix + name for name, _ in module.named_parameters(recurse=False)]
         seen = False
-        for name, child in module.named_children():
+        for name, _ in module.named_children():
             if name != part:
                 (behind if seen else before).append(prefix + name)
             seen = seen or name == part

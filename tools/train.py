@@ -24,6 +24,9 @@ from downstream.training.seeds import SameDraws
 
 def parse_args(argv):
     parser = make_parser(__doc__)
+    parser.add_argument('--backbone', metavar='NAME',
+                        help="in place of the experiment's: timm:NAME, hf:NAME, or one of the "
+                             'project, such as focalnet_t (docs/backbone.md)')
     parser.add_argument('--amp', action='store_true', help='train in mixed precision')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on from this checkpoint, or from the latest in the work dir')

@@ -10,6 +10,7 @@ from backbones.pretrained import TRUSTED
 
 from ..data.own import use_data
 from ..errors import UserError
+from .backbones import use_backbone
 from .launching import has_accelerator
 from .schedules import set_batch, set_length
 
@@ -51,8 +52,8 @@ def apply_flags(cfg, args):
 
 
 def fit_to_data(cfg, args):
-    """Other data, another length, another batch. Returns the lines to log about it."""
-    notes = []
+    """Another backbone, data, length, batch. Returns the lines to log about it."""
+    notes = use_backbone(cfg, args.backbone, args.cfg_options) if args.backbone else []
     if args.data:
         notes += use_data(cfg, args.data, args.val_split)
     elif args.val_split:
@@ -72,7 +73,7 @@ def about_weights(cfg):
     """The line to log when nothing names weights for the backbone."""
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg') or {}
-    if cfg.get('load_from') or cfg.get('resume') or not backbone or (
+    if cfg.get('load_from') or cfg.get('resume') or not backbone or backbone.get('pretrained') or (
             isinstance(init, dict) and init.get('checkpoint')):
         return []
     return ['The backbone starts from random weights: the config names none. To give it some: '
