@@ -65,12 +65,13 @@ def use_backbone(cfg: Config, name: str, options: dict | None = None) -> list[st
     new.merge_from_dict(given)
     backbone = new.model.backbone
     try:
-        indices, scales = choose_maps(backbone, scope, wanted, name)
+        net, maps = built(backbone, scope, 'it')
+        indices, scales = choose_maps(net, maps, wanted, 'out_indices' in backbone)
     except UserError as error:
         raise UserError(f'--backbone {name}: {error}') from None
-    if indices is not None:
+    if indices is not None and indices != list(net.out_indices):
         backbone.out_indices = indices
-    net, maps = built(backbone, scope, f'--backbone {name}')
+        net, maps = built(backbone, scope, f'--backbone {name}')
     channels = [width for width, _ in maps]
     if scales:
         necks.insert(0, dict(type='SimplePyramid', in_channels=channels[0], scales=scales))
@@ -106,6 +107,8 @@ def built(backbone: dict, scope: str | None, what: str):
                 net = MODELS.build(config)
         except (RuntimeError, NotImplementedError):  # mmdet's Swin reads numbers from tensors
             net = MODELS.build(config).to('meta')
+        if isinstance(net, Wrapped):
+            return net, list(zip(net.channels, net.strides, strict=True))
         return net, maps_of(net)
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         raise UserError(f'{what} cannot be used: {" ".join(str(error).split())}') from None
@@ -166,39 +169,37 @@ def variants(scope: str | None) -> dict[str, Path]:
 
 # -- maps --------------------------------------------------------------------------------------
 
-def choose_maps(backbone: dict, scope: str | None, wanted: list, name: str):
+def choose_maps(net: nn.Module, maps: list[tuple[int, int]], wanted: list[float], settled: bool):
     """Which maps a backbone is to return: (out_indices or None, scales of a pyramid or None).
+
+    Args:
+        net: the backbone.
+        maps: (channels, stride) of what it returns.
+        wanted: the strides that the experiment needs.
+        settled: whether its out_indices are given and stay.
 
     Raises:
         UserError: it has none of a stride that the experiment needs.
     """
-    net, maps = built(backbone, scope, 'it')
     strides = [stride for _, stride in maps]
-    indices = getattr(net, 'out_indices', None)
-    if 'out_indices' in backbone and strides == wanted:
+    indices = None if settled else getattr(net, 'out_indices', None)
+    if strides == wanted:
         return None, None
-    if len(set(strides)) == 1 and (len(strides) > 1 or getattr(net, 'isotropic', False)):
-        scales = [strides[0] / stride for stride in wanted]
-        chosen = None if indices is None or 'out_indices' in backbone else (
-            list(indices[-len(wanted):]))
-        count = len(chosen) if chosen is not None else len(strides)
+    if getattr(net, 'isotropic', len(strides) > 1 and len(set(strides)) == 1):
+        chosen = None if indices is None else list(indices[-len(wanted):])
+        count = len(strides if chosen is None else chosen)
         if count not in (1, len(wanted)):
             raise UserError(f'it gives {count} maps of one stride, the experiment needs '
                             f'{len(wanted)} (or one)')
-        return chosen, None if set(scales) == {1.} and count == len(wanted) else scales
+        scales = [strides[0] / stride for stride in wanted]
+        return chosen, None if scales == [1.] else scales
     last = {stride: i for i, stride in enumerate(strides)}
-    lacking = [stride for stride in wanted if stride not in last]
-    if lacking:
+    if not set(wanted) <= set(last) or indices is None:
         raise UserError(f'it gives maps of the strides {strides}, the experiment needs '
-                        f'{[int(stride) for stride in wanted]}')
-    chosen = [last[stride] for stride in wanted]
-    if indices is None:  # it always gives all
-        if chosen != list(range(len(strides))):
-            raise UserError(f'it always gives maps of the strides {strides}, the experiment takes '
-                            f'{[int(stride) for stride in wanted]}: it lacks an argument '
-                            'out_indices')
-        return None, None
-    return [indices[i] for i in chosen], None
+                        f'{[int(stride) for stride in wanted]}'
+                        + ('' if settled or hasattr(net, 'out_indices') else
+                           ', and it has no argument out_indices'))
+    return [indices[last[stride]] for stride in wanted], None
 
 
 def fit_channels(model: dict, necks: list[dict], channels: list[int]):
