@@ -46,18 +46,20 @@ class TimmBackbone(Wrapped):
         super().__init__(name, out_indices, frozen_stages, drop_path_rate, norm_eval,
                          use_checkpoint, pretrained, init_cfg)
 
-    def _probe(self, indices):
-        given, refusal = self.model_args, None
-        for extra in ANY_SIZE:
-            self.model_args = {**extra, **given}
+    def _all_maps(self):
+        refusal = None
+        for any_size in ANY_SIZE:
             try:
-                return super()._probe(indices)
+                return super()._all_maps(**any_size)
             except ValueError as error:  # of the first try: it is the network as it is
                 refusal = refusal or error
         raise refusal
 
+    def _identity(self):
+        return f'{self.name} {self.model_args}'
+
     def _build(self, indices, **weights):
-        arguments = dict(self.model_args, **weights)
+        arguments = {**self.any_size, **self.model_args, **weights}
         if self.drop_path_rate is not None:
             arguments['drop_path_rate'] = self.drop_path_rate
         if indices is not None:

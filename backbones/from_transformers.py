@@ -71,6 +71,9 @@ class TransformersBackbone(Wrapped):
             raise ValueError(f'transformers cannot make {config.model_type} as a backbone: '
                              f'{" ".join(str(error).split())[:300]}') from None
 
+    def _identity(self):
+        return self.config.to_json_string()
+
     def _maps(self, net, x):
         return net(x).feature_maps
 
@@ -142,8 +145,9 @@ def read_config(source: str | dict):
     entries.pop('model_type')
     try:
         return transformers.AutoConfig.for_model(kind, **entries)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f'the config of {kind} cannot be read: {first_line(error)}') from None
+    except Exception as error:  # entries that it does not check, checks of several libraries
+        raise ValueError(f'the config of {kind} cannot be read: '
+                         f'{" ".join(str(error).split())[:300]}') from None
 
 
 def to_plain(node):

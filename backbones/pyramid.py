@@ -6,16 +6,6 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from .layers import map_to_tokens, tokens_to_map
-
-
-class MapNorm(nn.LayerNorm):
-    """LayerNorm over the channels of a map."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to the same."""
-        return tokens_to_map(super().forward(map_to_tokens(x)), *x.shape[2:])
-
 
 @MODELS.register_module()
 class SimplePyramid(BaseModule):
@@ -25,6 +15,9 @@ class SimplePyramid(BaseModule):
     up. As in the paper a normalisation and a GELU stand between two deconvolutions. Each map is
     normalised first, since blocks in the middle of a transformer leave theirs at any size. What
     follows in the paper, a 1 x 1 and a 3 x 3 convolution, the next neck has (FPN, ChannelMapper).
+
+    Unlike in the paper the normalisation is BatchNorm, as in mmseg's ``Feature2Pyramid``: trained
+    from random weights, a transformer learns much slower with LayerNorm (docs/measured.md).
 
     Args:
         in_channels: channels C of the maps.
@@ -51,9 +44,9 @@ class SimplePyramid(BaseModule):
 
 def level(channels: int, doublings: int) -> nn.Module:
     """Twice as large so often, or half as large."""
-    steps = [MapNorm(channels, eps=1e-6)]
+    steps = [nn.BatchNorm2d(channels)]
     for i in range(doublings):
-        steps += [MapNorm(channels, eps=1e-6), nn.GELU()] * (i > 0)
+        steps += [nn.BatchNorm2d(channels), nn.GELU()] * (i > 0)
         steps.append(nn.ConvTranspose2d(channels, channels, 2, 2))
     steps += [nn.MaxPool2d(2, 2, ceil_mode=True) for _ in range(-doublings)]
     return nn.Sequential(*steps)

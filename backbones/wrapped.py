@@ -7,7 +7,7 @@ memory nor time: which maps it gives, at which strides, and which parameters the
 import difflib
 import importlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
@@ -21,6 +21,8 @@ from .base import PROBE, Backbone, maps_of, statistics_untouched
 from .layers import check_stages
 from .pretrained import first_line
 
+# What was found out about networks: building one again, with other stages frozen, is quick.
+FOUND: dict[tuple, object] = {}
 WANTED = 4, 8, 16, 32  # the strides that are returned where nothing else is asked for
 
 
@@ -62,7 +64,7 @@ class Wrapped(Backbone):
         if drop_path_rate is not None and not 0 <= drop_path_rate < 1:
             raise ValueError(f'drop path is a probability from 0 to below 1, not {drop_path_rate}')
         self.name, self.drop_path_rate, self.pretrained = name, drop_path_rate, pretrained
-        all_maps = self._probe(None)
+        all_maps, self.any_size = self._remembered('maps', self._all_maps)
         strides = [stride for _, stride in all_maps]
         self.first = next((i for i, stride in enumerate(strides) if stride >= WANTED[0]), 0)
         stages = strides[self.first:]
@@ -87,7 +89,7 @@ class Wrapped(Backbone):
                              'that they cannot be frozen: frozen_stages must be -1')
         if use_checkpoint:
             self._checkpoint_blocks()
-        self.idle = self._idle_parameters()
+        self.idle = self._remembered(self.out_indices, self._idle_parameters)
         self._finish()
 
     # What a library's wrapper says.
@@ -104,18 +106,29 @@ class Wrapped(Backbone):
         """Names, in ``net``, of the stem's parts and of each stage's; None: not known."""
         raise NotImplementedError
 
+    def _identity(self) -> str:
+        """What networks that are built alike have in common."""
+        raise NotImplementedError
+
     def _load(self):
         """Fill ``net`` with the published weights."""
         raise NotImplementedError
 
     # What follows from it.
 
-    def _probe(self, indices) -> list[tuple[int, int]]:
-        """(channels, stride) of the features."""
+    def _remembered(self, what, find: Callable):
+        key = type(self), self._identity(), self.drop_path_rate, what
+        if key not in FOUND:
+            FOUND[key] = find()
+        return FOUND[key]
+
+    def _all_maps(self, **any_size) -> tuple[list[tuple[int, int]], dict]:
+        """(channels, stride) of all features; what the network must be told to take any size."""
+        self.any_size = any_size
         with torch.device('meta'):
-            net = self._build(indices)
+            net = self._build(None)
         try:
-            return maps_of(net, self._maps)
+            return maps_of(net, self._maps), any_size
         except ValueError as error:
             raise ValueError(f'{self.name}: {error}') from None
 

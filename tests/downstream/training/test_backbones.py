@@ -131,13 +131,13 @@ def test_channels_and_maps_follow(name, backbone, channels, indices, experiment)
 
 
 def test_a_pyramid_has_the_strides_of_what_was_there(experiment):
-    for name, scales in (('maskrcnn_focalnet_t_1x', [4, 2, 1, 0.5]),
-                         ('retinanet_focalnet_t_1x', [2, 1, 0.5]), ('detr_focalnet_t_50e', [0.5])):
+    for name, scales in (('demo/maskrcnn_focalnet', [4, 2, 1, 0.5]),
+                         ('demo/retinanet_focalnet', [2, 1, 0.5]), ('detr_focalnet_t_50e', [0.5])):
         cfg = experiment(name)
         use_backbone(cfg, 'LocalViT')
         assert cfg.model.neck[0].type == 'SimplePyramid' and cfg.model.neck[0].scales == scales
     use_backbone(cfg, 'LocalViT')  # and again: it does not pile up
-    assert len(cfg.model.neck) == 2 and cfg.model.neck[0].scales == [0.5]
+    assert len(cfg.model.neck) == 2 and cfg.model.neck[0].scales == scales
 
 
 def test_what_the_images_are_normalised_with(experiment, small, tmp_path):
@@ -180,7 +180,7 @@ def test_a_wrong_name_is_one_message(backbone, words, experiment):
 
 def test_maps_that_are_not_to_be_had(experiment):
     cfg = experiment('maskrcnn_focalnet_t_1x')
-    with pytest.raises(UserError, match=r'maps of the strides \[8, 16, 32\], .* needs \[4, 8, 16, '):
+    with pytest.raises(UserError, match=r'the strides \[8, 16, 32\], .* needs \[4, 8, 16, '):
         use_backbone(cfg, 'Container', {'model.backbone.out_indices': [1, 2, 3]})
 
 
