@@ -97,14 +97,16 @@ def rule_value(key: str, shape) -> Tensor:
 
 
 def fill_(model: nn.Module) -> nn.Module:
-    """Give parameters and statistics values of moderate size, none of them 0 (as layer scales and
-    last layers begin), so that each shows in outputs and gradients."""
-    entries = dict(model.named_parameters())
-    entries |= {key: value for key, value in model.named_buffers() if 'running_' in key}
-    with torch.no_grad():
-        for key, value in entries.items():
-            if value.is_floating_point():
-                value.copy_(rule_value(key, value.shape))
+    """Give parameters and BatchNorm's statistics values of moderate size.
+
+    None is 0, as layer scales and last layers begin: each shows in outputs and gradients.
+    """
+    tables = {key for key, _ in model.named_buffers() if 'running_' not in key}  # masks and such
+    model.load_state_dict({
+        key: rule_value(key, value.shape)
+        if value.is_floating_point() and key not in tables else value
+        for key, value in model.state_dict().items()
+    }, assign=True)  # the model may lie on the meta device
     return model
 
 
