@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from .pretrained import load_pretrained
+from .pretrained import first_line, load_pretrained
+
+# How images come to a network that nothing else is known of: ImageNet's mean and spread, RGB.
+IMAGENET = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], bgr_to_rgb=True)
+# For trying out on the meta device: whole numbers of strides up to 64 and of patches of 14, and no
+# square.
+PROBE = 448, 896
 
 
 class Backbone(BaseModule):
@@ -77,7 +83,42 @@ class Backbone(BaseModule):
         if torch.compiler.is_compiling():  # a compiled graph changes statistics once by itself
             return checkpoint(block, *args, use_reentrant=False)
         return checkpoint(block, *args, use_reentrant=False,
-                          context_fn=lambda: (nullcontext(), _statistics_untouched(block)))
+                          context_fn=lambda: (nullcontext(), statistics_untouched(block)))
+
+
+def maps_of(net: nn.Module, run=None) -> list[tuple[int, int]]:
+    """What maps a backbone gives: (channels, stride) of each.
+
+    Args:
+        net: on the meta device, where it costs neither memory nor time.
+        run: ``run(net, images)`` gives the maps, if not ``net(images)``.
+
+    Raises:
+        ValueError: it cannot take any H and W, or gives no maps (N, C, h, w) of whole strides.
+    """
+    images = torch.empty(1, 3, *PROBE, device='meta')
+    mode = net.training
+    try:
+        net.eval()  # (mmdet's ResNet does not return itself)
+        with torch.no_grad():
+            maps = run(net, images) if run else net(images)
+    except Exception as error:
+        raise ValueError(
+            f'it cannot take images of {PROBE[0]} x {PROBE[1]} ({first_line(error)}), and '
+            'detectors and segmentors need a network that takes any height and width') from None
+    finally:
+        net.train(mode)
+    found = []
+    for features in maps:
+        shape = tuple(getattr(features, 'shape', ()))
+        if len(shape) != 4:
+            raise ValueError(f'it gives no maps (N, C, h, w) but {shape or type(features)}')
+        stride = PROBE[0] / shape[2]
+        if stride % 1 or shape[3] * stride != PROBE[1]:
+            raise ValueError(f'it makes a map of {shape[2]} x {shape[3]} of an image of '
+                             f'{PROBE[0]} x {PROBE[1]}: strides must be whole numbers')
+        found.append((shape[1], int(stride)))
+    return found
 
 
 class Staged(Backbone):
@@ -103,7 +144,7 @@ class Staged(Backbone):
 
 
 @contextmanager
-def _statistics_untouched(module: nn.Module):
+def statistics_untouched(module: nn.Module):
     """BatchNorm computes what it always does, but a recomputation is no second batch to it."""
     norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
     kept = [dict(norm._buffers) for norm in norms]

@@ -3,40 +3,19 @@
 The models' weights are a function of their names, so that no weight file is needed.
 """
 import json
-import zlib
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from backbones.testing import fill_, rule_value  # noqa: F401  what the golden runs were made with
+
 GOLDEN = Path(__file__).parent / 'golden'
 
 
 def load_golden(name: str) -> dict:
     return json.loads((GOLDEN / f'{name}.json').read_text())
-
-
-def rule_value(key: str, shape) -> torch.Tensor:
-    """The value that a state-dict entry of this name has in the golden runs."""
-    r = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(zlib.crc32(key.encode())))
-    leaf = key.rsplit('.', 1)[-1]
-    if leaf == 'running_var':
-        return 1 + 0.1 * r.abs()
-    if leaf == 'weight':
-        return r / r[0].numel()**0.5 if r.ndim >= 2 else 1 + 0.1 * r
-    return 0.1 * r
-
-
-def fill_(model: nn.Module) -> nn.Module:
-    """Give every floating-point entry its golden value."""
-    state = model.state_dict()
-    model.load_state_dict({
-        key: rule_value(key, value.shape)
-        if value.is_floating_point() and not key.endswith('attn_mask') else value
-        for key, value in state.items()
-    }, assign=True)
-    return model
 
 
 def golden_input(shape) -> torch.Tensor:

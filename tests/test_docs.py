@@ -9,6 +9,8 @@ from commands import command
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
+from backbones.testing import check_backbone
+
 ROOT = Path(__file__).resolve().parents[1]
 PATH = re.compile(r'(?<![\w/])(?:tools|tests|configs|docs|backbones|downstream)/'
                   r'[\w/.]+\.(?:py|sh|md)\b')
@@ -42,6 +44,8 @@ def test_a_backbone_of_ones_own(tmp_path):
     outs = namespace['Mine'](dims=(4, 8, 16, 32))(torch.zeros(1, 3, 64, 96))
     assert [tuple(out.shape) for out in outs] == [
         (1, 4, 16, 24), (1, 8, 8, 12), (1, 16, 4, 6), (1, 32, 2, 3)]
+    report = check_backbone(namespace['Mine'](dims=(4, 8, 16, 32)))
+    report.require()
     torch.save({'weight': torch.zeros(3)}, tmp_path / 'other.pth')
     model = namespace['Mine'](init_cfg=dict(type='Pretrained',
                                             checkpoint=str(tmp_path / 'other.pth')))

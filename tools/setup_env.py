@@ -37,10 +37,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# What tests run on, transformers included where its pinned version runs.
+FOR_TESTS = ['requirements-dev.txt',
+             *['requirements-transformers.txt'] * (sys.version_info >= (3, 11))]
 # The stack's name: (virtual environment, requirement files).
 STACKS = {
-    'onedl': ('.venv', ['requirements.txt', 'requirements-dev.txt']),
-    'openmmlab': ('.venv-openmmlab', ['requirements-openmmlab.txt', 'requirements-dev.txt']),
+    'onedl': ('.venv', ['requirements.txt', *FOR_TESTS]),
+    'openmmlab': ('.venv-openmmlab', ['requirements-openmmlab.txt', *FOR_TESTS]),
 }
 # Runs in the new environment: the ops load, and one of them computes the right thing.
 CHECK_OPS = """

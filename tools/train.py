@@ -27,6 +27,9 @@ from downstream.training.tracking import TRACKERS, track
 
 def parse_args(argv):
     parser = make_parser(__doc__, 'for logs and checkpoints (default: work_dirs/<config name>)')
+    parser.add_argument('--backbone', metavar='NAME',
+                        help="in place of the experiment's: timm:NAME, hf:NAME, or one of the "
+                             'project, such as focalnet_t (docs/backbone.md)')
     parser.add_argument('--amp', action='store_true', help='train in mixed precision (GPUs only)')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on with a run that was stopped: from this checkpoint, or '

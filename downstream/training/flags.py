@@ -11,6 +11,7 @@ from backbones.weights import is_name, known, weights_for
 
 from ..data.own import use_data
 from ..errors import UserError
+from .backbones import use_backbone
 from .launching import has_accelerator
 from .processes import first_does
 from .schedules import set_batch, set_length
@@ -108,8 +109,8 @@ def name_of_weights(cfg):
 
 
 def fit_to_data(cfg, args):
-    """Other data, another length, another batch. Returns the lines to log about it."""
-    notes = []
+    """Another backbone, data, length, batch. Returns the lines to log about it."""
+    notes = use_backbone(cfg, args.backbone, args.cfg_options) if args.backbone else []
     if args.data:
         notes += first_does(cfg, lambda: use_data(cfg, args.data, args.val_split))
     elif args.val_split:
@@ -129,7 +130,8 @@ def about_weights(cfg, chosen=None):
     """The line to log when nothing names weights for the backbone, and --weights isn't given."""
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg') or {}
-    if chosen or cfg.get('load_from') or cfg.get('resume') or not backbone or (
+    if chosen or cfg.get('load_from') or cfg.get('resume') or not backbone or backbone.get(
+            'pretrained') or (
             isinstance(init, dict) and init.get('checkpoint')):
         return []
     return ['The backbone starts from random weights: the config names none. To give it some: '

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 spec = importlib.util.spec_from_file_location('setup_env', ROOT / 'tools' / 'setup_env.py')
@@ -37,8 +38,8 @@ def pins():
     stack = 'onedl' if importlib.util.find_spec('mmcv') and any(
         'onedl' in name for name in importlib.metadata.packages_distributions()['mmcv']
     ) else 'openmmlab'
-    return dict(line.lower().split('==')
-                for line in setup_env.read_requirements(setup_env.STACKS[stack][1]))
+    lines = [line.split('==') for line in setup_env.read_requirements(setup_env.STACKS[stack][1])]
+    return {canonicalize_name(name): version for name, version in lines}
 
 
 def test_what_packages_ask_for_is_pinned(pins):
@@ -48,12 +49,14 @@ def test_what_packages_ask_for_is_pinned(pins):
         return [requirement for requirement in found
                 if requirement.marker is None or requirement.marker.evaluate({'extra': ''})]
 
-    with_torch = {requirement.name for requirement in asked_by('torch')}  # pip brings those
+    # pip brings those
+    with_torch = {canonicalize_name(requirement.name) for requirement in asked_by('torch')}
     asked = {}
     for name in pins.keys() - {'torch'}:
         for requirement in asked_by(name):
-            pin = pins.get(requirement.name.lower())
-            if (requirement.name not in with_torch if pin is None else
+            name_asked = canonicalize_name(requirement.name)
+            pin = pins.get(name_asked)
+            if (name_asked not in with_torch if pin is None else
                     pin not in requirement.specifier):
                 asked.setdefault(requirement.name, []).append(name)
     assert asked.keys() <= {'opencv-python', 'imagecorruptions-imaug'}, asked
@@ -166,7 +169,7 @@ def test_all_that_is_imported_is_found():
 
 
 def test_nothing_changed_nothing_done(monkeypatch, tmp_path):
-    for name in ('requirements.txt', 'requirements-dev.txt'):
+    for name in setup_env.STACKS['onedl'][1]:
         (tmp_path / name).write_text((ROOT / name).read_text())
     monkeypatch.setattr(setup_env, 'ROOT', tmp_path)
     stamp = tmp_path / '.venv' / 'stamp'
