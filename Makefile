@@ -17,4 +17,4 @@ lint: setup
 
 test: lint
 	@$(PYTHON) tools/setup_env.py --stack $(STACK) --for-tests
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)

@@ -4,6 +4,10 @@ import os
 from pathlib import Path
 
 os.environ.setdefault('GOMP_SPINCOUNT', '20000')  # as tools/train.py, before torch is loaded
+# pytest -n: its processes share the cores, and so do the commands that they start.
+workers = int(os.environ.get('PYTEST_XDIST_WORKER_COUNT', 1))
+if workers > 1:
+    os.environ.setdefault('OMP_NUM_THREADS', str(max(1, (os.cpu_count() or 1) // workers)))
 
 import numpy as np
 import pytest
