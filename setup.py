@@ -10,4 +10,5 @@ configs = ['downstream.configs', *(f'downstream.configs.{name}'
 setup(
     packages=find_packages(include=['backbones*', 'downstream*']) + configs,
     package_dir={'downstream.configs': 'configs'},
-    package_data={'downstream.configs': ['*.yml'], 'downstream.looking': ['*.j2']})
+    package_data={'backbones': ['*.yml'], 'downstream.configs': ['*.yml'],
+                  'downstream.data': ['*.yml'], 'downstream.looking': ['*.j2']})

@@ -14,6 +14,7 @@ from mmengine.logging import HistoryBuffer, print_log
 from torch import Tensor, nn
 
 from .download import fetch
+from .weights import fetch_named, is_name
 
 # Where the weights lie in the files that authors release, in the order in which they are tried.
 CONTAINERS = ('state_dict', 'model', 'teacher')
@@ -57,7 +58,8 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
     """Read a weight file without executing anything in it, unless it is in ``TRUSTED``.
 
     Args:
-        source: path or http(s) URL of a .safetensors file or of one that torch.save wrote.
+        source: path or http(s) URL of a .safetensors file or of one that torch.save wrote, or a
+            name in weights.yml.
         map_location: as in torch.load.
 
     Returns:
@@ -67,8 +69,7 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
         ValueError: no such file, not a weight file, or one that holds more than plain data.
     """
     source = str(source)
-    path = (fetch(source) if source.startswith(('http://', 'https://'))
-            else Path(source).expanduser())
+    path = local_file(source)
     if not path.is_file():
         raise ValueError(f'there is no weight file {source}')
     if path.suffix == '.safetensors':
@@ -91,6 +92,18 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
                 'you trust whoever made it with this machine, say --trust-checkpoint') from None
         raise ValueError(f'{source} is no weight file, or not all of it: it cannot be read '
                          f'({first_line(error)}); copy or download it again') from None
+
+
+def local_file(source: str) -> Path:
+    """The path of a weight file, fetched first where it is named by a URL or by its name.
+
+    Raises:
+        ValueError: it cannot be had, or there is no such name. (A path is not looked at.)
+    """
+    source = str(source)
+    if source.startswith(('http://', 'https://')):
+        return fetch(source)
+    return fetch_named(source) if is_name(source) else Path(source).expanduser()
 
 
 def read_safetensors(path: Path, place: str) -> dict:
@@ -282,7 +295,7 @@ def load_pretrained(model: nn.Module, source: str, adapt: Callable | None = None
 
     Args:
         model: the backbone.
-        source: path or URL.
+        source: path, URL or name.
         adapt, allow_partial: as in ``match``.
 
     Returns:

@@ -16,6 +16,6 @@ model = dict(
         focal_windows=(11, 9, 9, 7),
         out_indices=(1, 2, 3),
         drop_path_rate=0.3,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[192, 384, 768]))

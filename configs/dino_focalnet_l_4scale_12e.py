@@ -20,6 +20,6 @@ model = dict(
         use_checkpoint=True,
         out_indices=(1, 2, 3),
         drop_path_rate=0.3,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[384, 768, 1536]))

@@ -21,6 +21,6 @@ model = dict(
         use_layerscale=True,
         use_checkpoint=True,
         drop_path_rate=0.3,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     decode_head=dict(in_channels=[192, 384, 768, 1536]))

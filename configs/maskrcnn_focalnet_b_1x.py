@@ -15,6 +15,6 @@ model = dict(
         focal_levels=(3, 3, 3, 3),
         focal_windows=(9, 9, 9, 9),
         drop_path_rate=0.3,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[128, 256, 512, 1024]))

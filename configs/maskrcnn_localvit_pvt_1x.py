@@ -10,6 +10,6 @@ model = dict(
     backbone=dict(
         type='LocalViTPVT',
         drop_path_rate=0.1,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[64, 128, 320, 512]))

@@ -11,7 +11,7 @@ model = dict(
     backbone=dict(
         type='LocalViTTNT',
         drop_path_rate=0.1,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=[
         dict(type='mmseg.Feature2Pyramid', embed_dim=192),

@@ -16,6 +16,6 @@ model = dict(
         affinity=('static', 'static', 'static', 'mixed'),
         out_indices=(1, 2, 3),
         drop_path_rate=0.1,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto (docs/weights.md)
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(in_channels=[128, 320, 512]))

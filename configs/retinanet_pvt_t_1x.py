@@ -8,8 +8,7 @@ _base_ = [
 
 model = dict(
     backbone=dict(
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.type=Pretrained \
-        #     model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights FILE_OR_URL
         type='PyramidVisionTransformer',
         num_layers=(2, 2, 2, 2),
         out_indices=(1, 2, 3),

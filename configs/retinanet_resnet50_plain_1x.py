@@ -17,7 +17,7 @@ model = dict(
         norm_cfg=dict(type='BN', requires_grad=True),
         norm_eval=True,
         # Frozen parts make sense from ImageNet weights only: these are fetched, or give a file:
-        # --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # --weights FILE
         init_cfg=dict(
             type='Pretrained',
             checkpoint='https://download.pytorch.org/models/resnet50-0676ba61.pth')),

@@ -11,7 +11,7 @@ model = dict(
         type='Container',
         affinity=('static', 'static', 'static', 'mixed'),
         drop_path_rate=0.1,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto (docs/weights.md)
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     decode_head=dict(in_channels=[64, 128, 320, 512]),
     auxiliary_head=dict(in_channels=320))

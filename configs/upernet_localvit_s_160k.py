@@ -14,7 +14,7 @@ model = dict(
         num_heads=8,
         reduction=384,
         drop_path_rate=0.1,
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights auto
         init_cfg=dict(type='Pretrained', checkpoint=None)),
     neck=dict(type='Feature2Pyramid', embed_dim=384),
     decode_head=dict(in_channels=[384, 384, 384, 384]),

@@ -9,8 +9,7 @@ _base_ = [
 
 model = dict(
     backbone=dict(
-        # ImageNet weights: --cfg-options model.backbone.init_cfg.type=Pretrained \
-        #     model.backbone.init_cfg.checkpoint=FILE
+        # ImageNet weights: --weights FILE_OR_URL
         type='mmdet.SwinTransformer',
         embed_dims=96,
         depths=(2, 2, 6, 2),

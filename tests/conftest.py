@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from servers import serving
 
 COMMON = '''
 custom_imports = dict(imports=['downstream'], allow_failed_imports=False)
@@ -135,6 +136,14 @@ visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBa
 def cache_of_its_own(tmp_path_factory):
     """What checks of data remember is not put where a person's is."""
     os.environ['DOWNSTREAM_CACHE'] = str(tmp_path_factory.mktemp('cache'))
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A web server of this machine (servers.py), and an empty cache for what comes from it."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture

@@ -93,9 +93,11 @@ def test_predicting(detection, coco, elsewhere):
 
 
 def test_commands_take_the_options_that_pages_give_them():
-    pages = [ROOT / 'README.md', ROOT / 'docs' / 'predict.md']
+    pages = [ROOT / 'README.md', *(ROOT / 'docs' / f'{name}.md' for name in (
+        'predict', 'report', 'watching', 'own_data'))]
     text = '\n'.join(page.read_text() for page in pages).replace('\\\n', ' ')
-    lines = re.findall(r'^(?: {4})?tools/(predict|score|test)\.py (.*)', text, re.MULTILINE)
-    assert {name for name, _ in lines} == {'predict', 'score', 'test'}
+    lines = re.findall(r'^(?: {4})?(?:[A-Z_]+=\S+ )?tools/(predict|report|score|test|train)\.py '
+                       r'([^#\n]*)', text, re.MULTILINE)
+    assert {name for name, _ in lines} == {'predict', 'report', 'score', 'test', 'train'}
     for name, arguments in lines:
         command(name).parse_args(shlex.split(arguments))

@@ -44,10 +44,14 @@ from pathlib import Path
 import backbones
 assert 'mmcv' not in sys.modules and 'mmdet' not in sys.modules  # torch and mmengine suffice
 from backbones.__main__ import revision
+from backbones.weights import known
+assert known()['focalnet_base_lrf']
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 cfg = Config.fromfile('my_upernet.py')  # nobody has imported downstream yet
 import downstream
+from downstream.data.preparing import sources
+assert sources()['coco']
 from downstream.scoring.records import CONFIGS, deviations
 with DefaultScope.overwrite_default_scope(cfg.default_scope):
     model = MODELS.build(cfg.model)

@@ -82,8 +82,9 @@ def training_step(size, dtype, frozen_stages, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--size', type=int, nargs=2, default=(384, 640), metavar=('H', 'W'),
-                        help='image size of the training step')
-    parser.add_argument('--repeats', type=int, default=3)
+                        help='image size of the training step (default: 384 640)')
+    parser.add_argument('--repeats', type=int, default=3,
+                        help='runs whose median is taken (default: 3)')
     args = parser.parse_args()
     print(f'torch {torch.__version__}, {torch.get_num_threads()} threads')
     for dtype in (torch.float32, torch.bfloat16):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is wrong with a data set: ``python tools/check_data.py DATA``, a folder or a .yaml file.
+"""What is wrong with a data set: tools/check_data.py DATA, a folder or a .yaml file.
 
 Says what was understood, how many objects each class has, and every kind of mistake with its
 number, the first places and a remedy, as training with --data would (docs/own_data.md). --report
@@ -22,6 +22,7 @@ from downstream.data.own import examine, use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.data_page import write_page
 from downstream.looking.samples_page import write_samples
+from downstream.next_steps import after_check
 from downstream.training.launching import add_config_options, parse, read_config
 
 
@@ -87,6 +88,7 @@ def main(argv=None):
         check_experiment(args)
     else:
         check_set(args)
+    after_check(args)
 
 
 if __name__ == '__main__':

@@ -31,7 +31,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('configs', nargs='*', type=Path, help='config files (default: all)')
     parser.add_argument('--factor', type=float, default=0.25,
-                        help='of all image sizes (default: %(default)s)')
+                        help='shrinks the images (default: %(default)s of their size)')
     args = parser.parse_args()
     warnings.simplefilter('ignore')
     logging.disable(logging.WARNING)

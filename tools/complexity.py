@@ -26,7 +26,7 @@ from downstream.scoring.complexity import complexity, differences, measure
 @one_message('nothing was written; run the same command again')
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('configs', nargs='*', type=Path, metavar='CONFIG')
+    parser.add_argument('configs', nargs='*', type=Path, metavar='CONFIG', help='experiments')
     parser.add_argument('--all', action='store_true', help='every experiment of the metafile')
     parser.add_argument('--check', action='store_true',
                         help='fail where the cost is not what is printed, and the metafile does '

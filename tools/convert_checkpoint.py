@@ -12,12 +12,14 @@ import in_venv  # noqa: F401
 import argparse
 
 from downstream.errors import one_message
+from downstream.next_steps import after_converting
 from downstream.training.converting import convert
 
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('source', metavar='SRC', help='weight file or its URL')
+    parser.add_argument('source', metavar='SRC',
+                        help='weight file, its URL, or the name of published weights')
     parser.add_argument('target', metavar='DST', help='file to write, .safetensors or .pth')
     parser.add_argument('--config', metavar='CFG', help='experiment that the result is for')
     parser.add_argument('--keep-classes', action='store_true',
@@ -31,7 +33,9 @@ def parse_args(argv):
 
 @one_message('nothing is written; run the same command again')
 def main(argv=None):
-    convert(parse_args(argv))
+    args = parse_args(argv)
+    whole = convert(args)
+    after_converting(args, whole)
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ from pathlib import Path
 from downstream.data.generated import make_demo_data
 from downstream.looking.curves import demo_curves
 from downstream.looking.pictures import contact_sheet
+from downstream.next_steps import command, suggest
 
 ROOT = in_venv.ROOT
 OUT = ROOT / 'work_dirs' / 'demo'
@@ -35,11 +36,11 @@ SHOWN = re.compile(r'Epoch\((train|val|test)\)|Average (Precision|Recall)|^[|+]|
 def run_tool(tool: str, *args, log: Path):
     """Run a tool from the repository's root, showing its progress. Its output goes to ``log``."""
     env = {**os.environ, 'DEMO_ROOT': str(OUT / 'data')}
-    command = [sys.executable, ROOT / 'tools' / tool, *args]
+    argv = [sys.executable, ROOT / 'tools' / tool, *args]
     print(f'$ tools/{tool} ' + ' '.join(str(arg).removeprefix(f'{ROOT}/') for arg in args),
           flush=True)
     with log.open('w') as file, subprocess.Popen(
-            list(map(str, command)), cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
+            list(map(str, argv)), cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT) as process:
         for line in process.stdout:
             file.write(line)
@@ -84,6 +85,8 @@ def main():
             print(f'  {name:20} {target:14} {score:7.3f}   (required: {least:g})'
                   + ('   MISSED' if score < least else ''))
     print(f'Predictions and curves: {OUT.relative_to(ROOT)}/*.png')
+    suggest(a_page_about_both=command('report.py', *(OUT / name for name in EXPERIMENTS), '-o',
+                                      OUT / 'report'))
     if missed:
         sys.exit('The demo missed a required score: something on this machine does not compute '
                  'what it should. `.venv/bin/python -m backbones` prints what to report.')

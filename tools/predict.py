@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Predict images and videos: ``python tools/predict.py CONFIG CHECKPOINT INPUT... -o OUT``.
+"""Predict images and videos: tools/predict.py CONFIG CHECKPOINT INPUT... -o OUT.
 
 Writes pictures, and results in COCO's formats or as label maps (docs/predict.md). The same command
 goes on where it was stopped. Status 1 where a file was broken and left out.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from backbones.pretrained import TRUSTED
+from backbones.pretrained import TRUSTED, local_file
 from downstream.data.own import use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.inputs import find_inputs
@@ -31,11 +31,13 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('config', help='config file')
-    parser.add_argument('checkpoint', help='file or URL')
+    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
+                                       'training left in its work dir')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
     parser.add_argument('inputs', nargs='+', metavar='INPUT',
                         help="image, video, folder, or a pattern such as 'photos/*.jpg'")
-    parser.add_argument('-o', '--out', type=Path, required=True, help='folder for the results')
+    parser.add_argument('-o', '--out', type=Path, required=True, metavar='DIR',
+                        help='folder for the results')
     parser.add_argument('--batch', type=int, default=1, metavar='N',
                         help='images at a time (default: 1)')
     parser.add_argument('--score-thr', type=float, default=SHOWN, metavar='SCORE',
@@ -43,7 +45,8 @@ def parse_args(argv):
                              'have all')
     parser.add_argument('--device', help="such as cuda:1 or cpu (default: the GPU, if there's one)")
     parser.add_argument('--tta', action='store_true',
-                        help="test-time augmentation: the config's tta_model and tta_pipeline")
+                        help="merge the predictions of several sizes and flips of each image (the "
+                             "config's tta_model and tta_pipeline)")
     parser.add_argument('--no-pictures', action='store_true', help='write the results alone')
     parser.add_argument('--fresh', action='store_true',
                         help='repeat what is done already, in place of going on')
@@ -67,7 +70,7 @@ def main(argv=None):
         predictor = Predictor.from_checkpoint(cfg, args.checkpoint, args.device, args.tta,
                                               args.allow_partial)
     make_writable(args.out, '--out')
-    file = Path(args.checkpoint)
+    file = local_file(args.checkpoint)
     output = Output(
         predictor, args.out, args.batch, args.score_thr, not args.no_pictures,
         label_values(cfg) if predictor.kind == 'segmentation' else None,

@@ -28,10 +28,12 @@ def main():
     families = Config.fromfile(CONFIGS / '_base_' / 'demo_backbones.py').families
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--methods', nargs='+', choices=METHODS, default=list(METHODS),
-                        metavar='METHOD', help=', '.join(METHODS))
+                        metavar='METHOD',
+                        help='kinds of head (default: all): ' + ', '.join(METHODS))
     parser.add_argument('--families', nargs='+', choices=families, metavar='FAMILY',
-                        help=', '.join(families))
-    parser.add_argument('--jobs', type=int, default=1, help='runs at a time (they share the cores)')
+                        help='families of backbones (default: all): ' + ', '.join(families))
+    parser.add_argument('--jobs', type=int, default=1, metavar='N',
+                        help='runs at a time (they share the cores)')
     parser.add_argument('--fresh', action='store_true', help='repeat runs that have a score')
     args = parser.parse_args()
 

@@ -21,8 +21,10 @@ from downstream.scoring import ledger
 @one_message('nothing was written; run the same command again')
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('work_dirs', nargs='*', type=Path, metavar='WORK_DIR')
-    parser.add_argument('--check', action='store_true', help='write nothing; fail if stale')
+    parser.add_argument('work_dirs', nargs='*', type=Path, metavar='WORK_DIR',
+                        help='runs whose scores tools/test.py has recorded')
+    parser.add_argument('--check', action='store_true',
+                        help='write nothing; fail where the pages are stale')
     args = parser.parse_args(argv)
     entries = ledger.load()
     for work_dir in args.work_dirs:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Score results without the model: ``python tools/score.py RESULTS --config CONFIG``.
+"""Score results without the model: tools/score.py RESULTS --config CONFIG.
 
 RESULTS is what tools/predict.py or tools/test.py --format-only wrote, a JSON file in COCO's format,
 a folder of label maps, or the pickle of tools/test.py --out. Prints a table of all classes.
@@ -22,9 +22,12 @@ from downstream.training.launching import add_config_options, parse, read_config
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('results', type=Path, metavar='RESULTS')
+    parser.add_argument('results', type=Path, metavar='RESULTS',
+                        help='what tools/predict.py or tools/test.py --format-only wrote, a JSON '
+                             "file in COCO's format, a folder of label maps, or the .pkl of "
+                             'tools/test.py --out')
     parser.add_argument('--config', required=True,
-                        help='whose test_dataloader and test_evaluator have the ground truth')
+                        help='the experiment, whose test data is the ground truth')
     add_config_options(parser)
     return parse(parser, argv)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Set up the project's virtual environment: ``python3 tools/setup_env.py [--stack STACK]``.
+"""Set up the project's virtual environment: python3 tools/setup_env.py [--stack STACK].
 
 Installs, in this order: torch; mmcv's compiled ops, built against that very torch; everything
 else, exactly as pinned. Then checks that every version is the pinned one and that everything the

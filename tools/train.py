@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a detector or a segmentor: ``python tools/train.py CONFIG``."""
+"""Train a detector or a segmentor: tools/train.py CONFIG."""
 import in_venv  # noqa: F401
 
 # isort: split
@@ -7,6 +7,7 @@ from mmengine.dist import get_world_size
 
 from downstream.data.checks import check_data
 from downstream.errors import one_message
+from downstream.next_steps import after_training
 from downstream.training.checkpoints import CheckFits
 from downstream.training.flags import about_weights, apply_flags, fit_to_data
 from downstream.training.launching import (
@@ -19,29 +20,43 @@ from downstream.training.launching import (
     orderly_exit,
     parse,
 )
+from downstream.training.live import live_line
 from downstream.training.seeds import SameDraws
+from downstream.training.tracking import TRACKERS, track
 
 
 def parse_args(argv):
-    parser = make_parser(__doc__)
-    parser.add_argument('--amp', action='store_true', help='train in mixed precision')
+    parser = make_parser(__doc__, 'for logs and checkpoints (default: work_dirs/<config name>)')
+    parser.add_argument('--amp', action='store_true', help='train in mixed precision (GPUs only)')
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
-                        help='go on from this checkpoint, or from the latest in the work dir')
+                        help='go on with a run that was stopped: from this checkpoint, or '
+                             'from the latest in the work dir')
+    parser.add_argument('--weights', metavar='NAME',
+                        help="what the backbone starts from: auto (its own ImageNet weights), the "
+                             'name of published ones, a file or URL, or none (docs/weights.md)')
     parser.add_argument('--val-split', type=float, default=0., metavar='SHARE',
                         help='with --data that has no val: score on this share of the training '
                              'images')
-    parser.add_argument('--epochs', type=int, help='train so long, the schedule in proportion')
-    parser.add_argument('--iters', type=int, help='the same for experiments in iterations')
+    parser.add_argument('--epochs', type=int, metavar='N',
+                        help='train so many epochs; warm-up and steps of the learning rate in '
+                             'proportion')
+    parser.add_argument('--iters', type=int, metavar='N',
+                        help='the same for experiments that count iterations')
     parser.add_argument('--batch', type=int, metavar='N',
-                        help='images an iteration and process; rate and length follow')
+                        help='images an iteration and GPU; the learning rate follows, and the '
+                             'length of experiments that count iterations')
     parser.add_argument('--accumulate', type=int, metavar='N',
-                        help='sum up the gradients of N iterations; the rate follows')
+                        help='sum up the gradients of N iterations before each step; the '
+                             'learning rate follows')
     parser.add_argument('--keep-classes', action='store_true',
-                        help='of a checkpoint (load_from) with other classes keep those of the '
-                             'same name')
+                        help='when fine-tuning (--cfg-options load_from=CHECKPOINT) on other '
+                             'classes: keep what was learned of those of the same name')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help="scale the learning rate with the batch size over the config's "
                              'auto_scale_lr.base_batch_size')
+    parser.add_argument('--log', nargs='+', action='extend', choices=TRACKERS, default=[],
+                        metavar='WHERE',
+                        help=f'send curves to {" or ".join(TRACKERS)} too (docs/watching.md)')
     return parse(parser, argv)
 
 
@@ -50,8 +65,9 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
-    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg)
+    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg, args.weights)
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
+    track(cfg, args.log)
     check_data(cfg, 'train', 'val', checked=bool(args.data))
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
@@ -63,7 +79,9 @@ def main(argv=None):
                                    allow_partial=args.allow_partial and not resume,
                                    keep_classes=args.keep_classes))
     runner.register_hook(SameDraws())
-    runner.train()
+    with live_line(runner):
+        runner.train()
+    after_training(runner)
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS, init_default_scope
 
 from ..errors import UserError
+from .files import listed
 from .parts import leaves, metrics_of
 
 
@@ -84,7 +85,8 @@ def hint(cfg, dataset, same_root):
             text += (f'These paths begin with the environment variable {name} ({state}): set it '
                      'to where your data is. ')
             break
-    return text + 'docs/datasets.md says how to get the data.'
+    return text + ('docs/datasets.md says how to get the data; tools/prepare_data.py fetches COCO, '
+                   'ADE20K and Objects365.')
 
 
 def check_paths(dataset):
@@ -145,6 +147,8 @@ def check_coco(dataset, panoptic=False, truth=True):
         if key in lists:
             check_entries(content[key], needed, key, path)
     names = [image['file_name'] for image in content['images']]
+    if type(dataset).__name__ == 'Objects365V2Dataset':
+        names = listed(names)
     check_all_there(dataset.data_prefix.get('img') or '', names, f'images listed in {path}')
     if not truth:
         return

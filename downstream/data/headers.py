@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from PIL import ExifTags, Image
 
+from ..progress import Progress
 from .cache import Cache, Files
 
 SIDEWAYS = 5, 6, 7, 8  # EXIF orientations that exchange width and height
@@ -39,8 +40,10 @@ def read(entries: list[Files]) -> Iterator[list[int] | str]:
         found = [header(path) for path, in entries[start:start + PART]]
         return [one if isinstance(one, str) else [*one[0], int(one[1])] for one in found]
 
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, Progress(
+            desc='reading image headers', total=len(entries), unit='images', delay=1) as line:
         for found in pool.map(part, range(0, len(entries), PART)):
+            line.update(len(found))
             yield from found
 
 

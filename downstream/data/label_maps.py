@@ -7,9 +7,9 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 from PIL import Image
-from tqdm import tqdm
 
 from ..errors import UserError
+from ..progress import Progress
 from .cache import Cache, Files
 from .files import IMAGES, files_in, images_in
 from .findings import Finding
@@ -120,8 +120,8 @@ class MapsCheck:
 def decode(entries: list[Files]) -> Iterator[list | str]:
     """:func:`values_of` of each, in threads: Pillow decodes outside the interpreter's lock."""
     with ThreadPoolExecutor() as pool:
-        yield from tqdm(pool.map(values_of, entries), total=len(entries), unit=' maps',
-                        desc='reading label maps', disable=len(entries) < 100)
+        yield from Progress(pool.map(values_of, entries), 'reading label maps',
+                            total=len(entries), unit='maps', delay=1)
 
 
 def values_of(files: Files) -> list | str:

@@ -371,13 +371,16 @@ def fit_splits(cfg: Config, layout: Layout) -> list[str]:
             'a tenth of the training images and trains without them.']
 
 
-def palette(count: int) -> list[list[int]]:
-    """A colour for each class, (R, G, B), as far apart as so many can be."""
+def palette(count: int) -> list[tuple[int, int, int]]:
+    """A colour for each class, (R, G, B), as far apart as so many can be.
+
+    (mmdet's visualizer takes tuples alone.)
+    """
     colors = []
     for i in range(count):
         hue, ring = i * 0.618034 % 1, i // 12 % 3
-        colors.append([round(255 * part) for part in
-                       colorsys.hsv_to_rgb(hue, 0.85 - 0.2 * ring, 0.95 - 0.2 * ring)])
+        colors.append(tuple(round(255 * part) for part in
+                            colorsys.hsv_to_rgb(hue, 0.85 - 0.2 * ring, 0.95 - 0.2 * ring)))
     return colors
 
 

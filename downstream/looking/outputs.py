@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.panoptic import encode_segments
 from ..errors import UserError
+from ..progress import Progress
 from ..scoring.submissions import (
     LABELS,
     SEGMENTS,
@@ -110,8 +110,8 @@ class Output:
         self.journal = Journal(self.folder, self.settings, inputs, fresh)
         missing = [entry for entry in inputs if entry.name not in self.journal.done]
         self.skipped = {}
-        with tqdm(total=len(inputs), initial=len(inputs) - len(missing), unit='image',
-                  desc='predicting', smoothing=0.1) as self.bar:
+        with Progress(total=len(inputs), initial=len(inputs) - len(missing), unit='images',
+                      desc='predicting', smoothing=0.1, leave=True) as self.bar:
             for videos, group in itertools.groupby(missing, lambda entry: entry.video):
                 if videos:
                     for entry in group:

@@ -29,7 +29,7 @@ from ..data.parts import leaves
 from ..errors import UserError
 from ..scoring.flags import use_tta
 from ..scoring.predictions import SHOWN
-from ..training.checkpoints import bare, check_fit, load_from_file, tensors_of
+from ..training.checkpoints import bare, check_fit, check_name, load_from_file, tensors_of
 from ..training.launching import read_config, without_sync_bn
 from .drawing import draw_labels, draw_objects, instance_colors
 
@@ -196,7 +196,7 @@ class Predictor:
 
         Args:
             config: path of an experiment's config, or an mmengine Config.
-            checkpoint: path or URL; read without executing what it holds.
+            checkpoint: path, URL or name; read without executing what it holds.
             device: such as 'cuda:1' or 'cpu'; None for the GPU, where there is one.
             tta: test-time augmentation, by the config's tta_model and tta_pipeline.
             allow_partial: take a checkpoint that fits only in part.
@@ -215,6 +215,8 @@ class Predictor:
         if tta and not (cfg.get('tta_model') and cfg.get('tta_pipeline')):
             raise UserError('test-time augmentation: the config has no tta_model and tta_pipeline')
         self.device = usable_device(device)
+        if not allow_partial:
+            check_name(cfg, checkpoint)
         content = load_from_file(checkpoint)
         heads = {number for _, _, number in head_classes(cfg.model)}
         if tta:
@@ -376,4 +378,4 @@ def meta_of(content: dict, cfg: Config, heads: set[int]) -> dict:
     colors = [tuple(color) for color in colors]
     things = {'thing_classes': tuple(found['thing_classes'])} if 'thing_classes' in found else {}
     return dict(classes=classes, **things, palette=colors if len(colors) >= len(classes) else
-                [tuple(color) for color in palette(len(classes))])
+                palette(len(classes)))

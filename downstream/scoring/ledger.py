@@ -81,14 +81,17 @@ def to_entry(record: dict) -> dict:
     if not metrics:
         raise UserError(f'{record["experiment"]}: none of its metrics is in the tables: '
                         f'{", ".join(record["metrics"])}')
-    dataset = 'ADE20K' if 'mIoU' in record['metrics'] else 'COCO'
-    deviations = list(record['deviations'])
-    if record['images'] != WHOLE[dataset]:
+    dataset = 'ADE20K' if 'mIoU' in record['metrics'] else (
+        'Objects365' if record.get('dataset', '').startswith('Objects365') else 'COCO')
+    deviations = [*record['deviations'], *record.get('test_deviations', ())]
+    if record['images'] != WHOLE.get(dataset, record['images']):
         deviations.append(f'scored on {record["images"]} of {WHOLE[dataset]} images')
-    if record['tta'] and dataset == 'COCO':
+    if record['tta'] and dataset != 'ADE20K':
         deviations.append('test-time augmentation')
-    return dict(Metrics=metrics, Deviations=deviations, Checkpoint=record['checkpoint'],
-                Date=record['date'], Machine=record['machine'], Command=record['command'])
+    released = {'Released': record['released']} if 'released' in record else {}
+    return dict(Metrics=metrics, Deviations=deviations, **released,
+                Checkpoint=record['checkpoint'], Date=record['date'], Machine=record['machine'],
+                Command=record['command'])
 
 
 # --------------------------------------------------------------------------------------- tables
@@ -137,7 +140,15 @@ def metrics_of(entries) -> list[str]:
 
 
 def reproductions(entry) -> list[dict]:
-    return [run for run in entry.get('Measured') or () if not run['Deviations']]
+    """Trainings repeated here."""
+    return [run for run in entry.get('Measured') or ()
+            if not run['Deviations'] and 'Released' not in run]
+
+
+def released_scores(ledger) -> list[tuple[dict, dict]]:
+    """(entry, run) of released models that were scored here as published."""
+    return [(entry, run) for entry in ledger['Models'] for run in entry.get('Measured') or ()
+            if 'Released' in run and not run['Deviations']]
 
 
 def ours(entry, metric: str) -> str:
@@ -186,6 +197,14 @@ def results_page(ledger) -> str:
     lines += ['Activations: what backbone and neck keep for the backward pass of one image of the '
               "table's input size in float32, without checkpointing.", '', '## Notes', '']
     lines += [f'[{number}] {text.strip()}\n' for number, text in enumerate(notes, 1)]
+    if scored := released_scores(ledger):
+        lines += ['## Released models, scored here', '', 'By `tools/reproduce.py`, on the whole '
+                  'validation set.', '', *table(
+                      ['experiment', 'published / here', 'checkpoint', 'date', 'machine'],
+                      [[entry['Name'], ', '.join(
+                          f'{name} {published(entry).get(name, "-")} / {value}'
+                          for name, value in run['Metrics'].items()), f'`{run["Checkpoint"]}`',
+                        run['Date'], run['Machine']] for entry, run in scored])]
     others = [(entry['Name'], run) for entry in ledger['Models']
               for run in entry.get('Measured') or () if run['Deviations']]
     if others:

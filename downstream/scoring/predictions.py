@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from mmengine.registry import DATASETS, METRICS, init_default_scope
-from tqdm import tqdm
 
 from ..data.parts import leaves, metrics_of
 from ..errors import UserError
+from ..progress import Progress
 
 SHOWN = 0.3  # boxes of a lower score are neither drawn nor counted in an image's F1
 
@@ -139,16 +139,7 @@ def score_detection(metric, predictions, dataset) -> Scores:
     from mmdet.datasets.api_wrappers import COCO, COCOeval
     # COCO's boxes and masks are of things, where a model finds stuff too.
     names = dataset.metainfo.get('thing_classes') or dataset.metainfo['classes']
-    truth = metric._coco_api
-    metric.cat_ids = truth.get_cat_ids(cat_names=names)
-    metric.process({}, predictions)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            files = metric.results2json([result for _, result in metric.results], f'{folder}/all')
-        except IndexError:
-            raise UserError(f'the predictions are of more than the {len(names)} classes of the '
-                            'test_dataloader') from None
-        rows = {kind: json.loads(Path(file).read_text()) for kind, file in files.items()}
+    truth, rows = rows_of_coco(metric, predictions, names)
 
     overall, precision, columns = {}, {}, {name: {} for name in names}
     counts = {p['img_id']: np.zeros(3, int) for p in predictions}
@@ -157,9 +148,6 @@ def score_detection(metric, predictions, dataset) -> Scores:
             continue
         found = COCO()
         with quiet():
-            if kind == 'segm':  # with boxes, areas would be theirs
-                for row in rows[kind]:
-                    row.pop('bbox')
             if rows[kind]:
                 found = truth.loadRes(rows[kind])
             else:
@@ -168,7 +156,7 @@ def score_detection(metric, predictions, dataset) -> Scores:
         for count in counts.values():
             count[:] = 0
         parts = []
-        for category in tqdm(metric.cat_ids, desc=f'scoring: {word} AP of each class'):
+        for category in Progress(metric.cat_ids, f'scoring: {word} AP of each class'):
             with quiet():
                 evaluation = COCOeval(truth, found, kind)
                 evaluation.params.catIds = [category]
@@ -196,6 +184,23 @@ def score_detection(metric, predictions, dataset) -> Scores:
         'An image without objects and without predictions has 100 %'), precision=precision)
 
 
+def rows_of_coco(metric, predictions: list[dict], names):
+    """(the ground truth, {'bbox' or 'segm': predictions in COCO's format}); sets metric.cat_ids."""
+    truth = metric._coco_api
+    metric.cat_ids = truth.get_cat_ids(cat_names=names)
+    metric.process({}, predictions)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            files = metric.results2json([result for _, result in metric.results], f'{folder}/all')
+        except IndexError:
+            raise UserError(f'the predictions are of more than the {len(names)} classes of the '
+                            'test_dataloader') from None
+        rows = {kind: json.loads(Path(file).read_text()) for kind, file in files.items()}
+    for row in rows.get('segm', ()):  # with boxes, areas would be theirs
+        row.pop('bbox')
+    return truth, rows
+
+
 def count_right(evaluation, counts: dict):
     """Add to {image id: [right, spurious, missed]} what one class has at IoU 0.5.
 
@@ -216,7 +221,7 @@ def score_segmentation(metric, predictions, dataset) -> Scores:
     """IoU and accuracy; an image's score is its own mIoU."""
     names = dataset.metainfo['classes']
     total, images = np.zeros((len(names), len(names)), int), []
-    for i, prediction in enumerate(tqdm(predictions, desc='scoring: mIoU of each image')):
+    for i, prediction in enumerate(Progress(predictions, 'scoring: mIoU of each image')):
         true = dataset[i]['data_samples'].gt_sem_seg.data.squeeze(0).numpy()
         found = prediction['pred_sem_seg']['data'].squeeze(0).numpy()
         if found.shape != true.shape or found.max() >= len(names):
@@ -254,7 +259,7 @@ def score_panoptic(metric, predictions, dataset) -> Scores:
     sums = {name: np.zeros(4) for name in metric.ids}  # overlap, right, spurious, missed
     images = []
     with tempfile.TemporaryDirectory() as folder:
-        for prediction in tqdm(predictions, desc='scoring: PQ of each image'):
+        for prediction in Progress(predictions, 'scoring: PQ of each image'):
             metric.process({}, [prediction])
             result = metric.results.pop()
             Path(folder, result['file_name']).write_bytes(result.pop('png'))

@@ -15,6 +15,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import METRICS
 
 from backbones.download import sha256
+from backbones.pretrained import local_file
+from backbones.weights import entry_of, is_name
 
 from ..experiments import CONFIGS
 
@@ -49,7 +51,7 @@ class RecordTest(Hook):
     where the training that the checkpoint comes from was not the experiment's recipe.
 
     Args:
-        checkpoint: path or URL.
+        checkpoint: path, URL or name.
         tta: whether predictions are merged from several views.
     """
     priority = 'VERY_LOW'
@@ -66,15 +68,46 @@ class RecordTest(Hook):
         record = dict(
             experiment=experiment,
             metrics={key: float(value) for key, value in (metrics or {}).items()},
+            dataset=type(runner.test_dataloader.dataset).__name__,
             images=len(runner.test_dataloader.dataset),
             tta=self.tta,
             deviations=deviations(self.meta, experiment),
-            checkpoint=f'{Path(self.checkpoint).name}, sha256 {file_hash(self.checkpoint)}',
+            test_deviations=[] if self.tta else changes_in_test(runner.cfg, experiment),
+            checkpoint=f'{local_file(self.checkpoint).name}, sha256 {file_hash(self.checkpoint)}',
             date=time.strftime('%Y-%m-%d', time.gmtime()),
             machine=machine(),
             command=shlex.join(sys.argv).replace(f'{os.getcwd()}/', ''))
+        if is_name(self.checkpoint) and entry_of(self.checkpoint).get('config') == experiment:
+            mark_released(record, self.checkpoint)
         path = Path(runner.log_dir) / 'test_record.json'
         path.write_text(json.dumps(record, indent=1) + '\n')
+
+
+def mark_released(record: dict, weights: str):
+    """Note in a record that the checkpoint is what the authors released for the experiment.
+
+    It was not trained here: that there is no record of its training is no deviation.
+    """
+    record.update(released=weights, deviations=[])
+
+
+def changes_in_test(cfg: Config, experiment: str) -> list[str]:
+    """In words, where a test was another than the experiment's: sizes, thresholds.
+
+    Args:
+        cfg: of the test, without test-time augmentation.
+        experiment: name of a file in configs/; of others nothing is known.
+    """
+    path = CONFIGS / f'{experiment}.py'
+    if not path.is_file():
+        return []
+    recipe = Config.fromfile(path, import_custom_modules=False)
+    ours, theirs = (dict(entry for key, node in (
+        ('test_dataloader.dataset.pipeline', each.test_dataloader.dataset.get('pipeline')),
+        ('model.test_cfg', each.model.get('test_cfg'))) for entry in flat(node, key))
+        for each in (cfg, recipe))
+    changed = [key for key in dict.fromkeys([*theirs, *ours]) if ours.get(key) != theirs.get(key)]
+    return [f'{key} {ours.get(key)}, not {theirs.get(key)}' for key in changed[:5]]
 
 
 def deviations(meta: dict, experiment: str) -> list[str]:
@@ -123,10 +156,8 @@ def flat(node, name: str):
 
 
 def file_hash(checkpoint: str) -> str:
-    """The first eight digits of a file's SHA-256; of a URL, none."""
-    if not os.path.isfile(checkpoint):
-        return 'unknown'
-    with open(checkpoint, 'rb') as file:
+    """The first eight digits of a file's SHA-256."""
+    with open(local_file(checkpoint), 'rb') as file:
         return sha256(file)[:8]
 
 

@@ -3,8 +3,10 @@ import os
 import re
 
 import torch
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 
 from backbones.pretrained import (
@@ -16,8 +18,10 @@ from backbones.pretrained import (
     read_checkpoint,
     weights_in,
 )
+from backbones.weights import entry_of, is_name
 
 from ..errors import UserError
+from ..experiments import CONFIGS
 from ..heads.dino import (
     from_origin,
     keep_coco_classes,
@@ -38,7 +42,7 @@ os.environ.pop('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', None)  # torch refuses to hav
 
 @CheckpointLoader.register_scheme(prefixes=('', 'http://', 'https://'), force=True)
 def load_from_file(filename, map_location='cpu', **_):
-    """Load a file or URL for every mmengine loader (test, resume, load_from, Pretrained).
+    """Load a file, URL or name for every mmengine loader (test, resume, load_from, Pretrained).
 
     Upstream's loader goes back to unpickling anything when the safe way fails (the fork) or cannot
     read its own checkpoints with torch >= 2.6 (mmengine 0.10.7); this one does neither.
@@ -105,9 +109,7 @@ def complaint(fit, source, meta):
             f'file is {kind_of_model(fit.state)}, the model {kind_of_model(fit.own)}. First '
             f'differences:\n  {fit.differences(2)}\n')
     if not any(name.startswith('backbone.') for name in fit.state):
-        return text + ("To start from a backbone's weights alone: --cfg-options "
-                       'model.backbone.init_cfg.type=Pretrained '
-                       'model.backbone.init_cfg.checkpoint=FILE')
+        return text + "To start from a backbone's weights alone: tools/train.py --weights FILE"
     return text + (f'It was written by the experiment {trained}: is this its config?' if trained
                    else 'Is this the config it was trained with?')
 
@@ -132,6 +134,30 @@ def check_fit(fit, model, source, meta, allow_partial=False, whole=True, resume=
         raise UserError(f'{source} has the tensors of the model, but is another one, as no tensor '
                         'shows:\n  ' + '\n  '.join(other) + '\n'
                         + right_experiment(kind_of_model(fit.state), recorded) + anyway)
+
+
+def check_name(cfg, source):
+    """Raise UserError where a name is that of another DINO than the config's, before it is fetched.
+
+    Args:
+        cfg (Config): an experiment, with what its custom_imports register.
+        source (str): a checkpoint; a path or URL is not looked at.
+    """
+    if not is_name(source) or 'config' not in entry_of(source):
+        return
+    theirs = CONFIGS / f'{entry_of(source)["config"]}.py'
+    kinds = []
+    for each in (cfg, Config.fromfile(theirs, import_custom_modules=False)):
+        with torch.device('meta'):  # names and shapes, and what no tensor tells
+            model = MODELS.build(dict(each.model, _scope_=each.get('default_scope')))
+        if variant_of(model) is None:
+            return  # what fits is seen from the tensors
+        kinds.append((model, kind_of_model(model.state_dict())))
+    (own, own_kind), (their, their_kind) = kinds
+    other = other_variant(variant_of(their), variant_of(own), resume=True)
+    if other or own_kind != their_kind:
+        raise UserError(f'{source} is {their_kind}, of configs/{theirs.name}; the config has '
+                        f'{own_kind}' + ''.join(f'\n  {line}' for line in other))
 
 
 def bare(model):

@@ -11,12 +11,13 @@ import torch
 from mmengine.registry import MODELS
 
 from backbones.base import Backbone
-from backbones.download import fetch, sha256
+from backbones.download import sha256
 from backbones.pretrained import (
     CONTAINERS,
     TRUSTED,
     Match,
     kind_of,
+    local_file,
     match,
     our_names,
     read_checkpoint,
@@ -94,6 +95,9 @@ def write(path, state, about):
 def convert(args):
     """Convert a file as the arguments of tools/convert_checkpoint.py say, and tell what was done.
 
+    Returns:
+        Whether it is a whole detector or segmentor, no backbone alone.
+
     Raises:
         UserError: there is no such file or config, or the one is not the other's.
         ValueError: from backbones.pretrained, about the file.
@@ -106,7 +110,7 @@ def convert(args):
     if args.trust_checkpoint:
         TRUSTED.add(args.source)
     checkpoint = read_checkpoint(args.source)
-    source = fetch(args.source) if '://' in args.source else Path(args.source).expanduser()
+    source = local_file(args.source)
     if target.exists() and source.samefile(target):
         raise UserError(f'{target} is the source itself')
     state = weights_in(checkpoint, args.source)
@@ -128,3 +132,4 @@ def convert(args):
     print(f'{target}: {len(state)} tensors of {(kind_of_model if whole else kind_of)(state)}\n'
           f'  from {args.source}, SHA-256 {about["source_sha256"]}\n'
           f'  done to them: {"; ".join(rules) or "nothing"}')
+    return whole

@@ -1,4 +1,5 @@
 """From a checkpoint to other classes: which of its rows are kept, which layers are made new."""
+from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor
@@ -35,12 +36,29 @@ def for_other_classes(fit: Match, here: Sequence[str], there: Sequence[str],
     new = [name for name in fit.wrong if name not in rows]
     lines = []
     if rows:
-        lines.append(f'of {len(there)} classes the {len(set(here) & set(there))} that are among '
-                     f'the {len(here)} here are kept in {grouped(rows)}')
+        lines.append(f'of {len(there)} classes the {len(known_classes(here, there))} that are '
+                     f'among the {len(here)} here are kept in {grouped(rows)}')
     if new:
         lines.append(f'{grouped(new)} have another shape there (it has {len(there) or "other"} '
                      f'classes, {len(here)} are here) and are made new')
     return state, lines
+
+
+def known_classes(here: Sequence[str], there: Sequence[str]) -> dict[int, int]:
+    """{number of a class here: its number there}, of classes that both have.
+
+    Where no name is the same, one that differs in capitals or spaces at its ends is (Objects365's
+    'Wine Glass', COCO's 'wine glass'), unless several do.
+    """
+    def plain(name):
+        return name.strip().casefold()
+
+    counts = Counter(map(plain, there)), Counter(map(plain, here))
+    same = {name: place for place, name in enumerate(there)}
+    alike = {plain(name): place for place, name in enumerate(there)
+             if all(count[plain(name)] <= 1 for count in counts)}
+    places = {number: same.get(name, alike.get(plain(name))) for number, name in enumerate(here)}
+    return {number: place for number, place in places.items() if place is not None}
 
 
 def with_known_classes(own: Tensor, theirs: Tensor, here: Sequence[str],
@@ -57,7 +75,6 @@ def with_known_classes(own: Tensor, theirs: Tensor, here: Sequence[str],
     """
     if not here or not there or own.shape[1:] != theirs.shape[1:] or own.is_meta:  # FSDP: meta
         return None
-    there = list(there)
     per_class, background = divmod(len(theirs), len(there))
     if not per_class or background > 1 or len(own) != per_class * len(here) + background:
         return None
@@ -70,9 +87,8 @@ def with_known_classes(own: Tensor, theirs: Tensor, here: Sequence[str],
             body.view(per_class, classes, *tensor.shape[1:]).transpose(0, 1))
 
     mine, others = split(result, len(here)), split(theirs, len(there))
-    for number, name in enumerate(here):
-        if name in there:
-            mine[number] = others[there.index(name)]
+    for number, place in known_classes(here, there).items():
+        mine[number] = others[place]
     if background:
         result[-1] = theirs[-1]
     return result

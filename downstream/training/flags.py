@@ -1,12 +1,13 @@
 """What the flags of tools/train.py set in a config."""
 import os
-from pathlib import Path
 
+import torch
 from mmengine.registry import MODELS, OPTIMIZERS
 from mmengine.runner import find_latest_checkpoint
 
 from backbones.base import Backbone
-from backbones.pretrained import TRUSTED
+from backbones.pretrained import TRUSTED, kind_of, local_file
+from backbones.weights import is_name, known, weights_for
 
 from ..data.own import use_data
 from ..errors import UserError
@@ -36,6 +37,7 @@ def apply_flags(cfg, args):
     if args.resume:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
+    notes = use_weights(cfg, args.weights) if args.weights else []
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg')
     pretrained = isinstance(init, dict) and init.get('checkpoint')
@@ -44,11 +46,65 @@ def apply_flags(cfg, args):
     if (args.allow_partial and pretrained
             and issubclass(MODELS.get(backbone.type) or object, Backbone)):
         init.allow_partial = True
-    if cfg.get('load_from') and '://' not in cfg.load_from and not Path(cfg.load_from).is_file():
-        raise UserError(f'there is no checkpoint file {cfg.load_from}')
-    if cfg.get('resume') and not cfg.get('load_from') and not find_latest_checkpoint(cfg.work_dir):
-        return [f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.']
-    return []
+    load_from = cfg.get('load_from')
+    if load_from and '://' not in load_from and not local_file(load_from).is_file():
+        raise UserError(f'there is no checkpoint file {load_from}')
+    if pretrained and not load_from and is_name(pretrained):
+        local_file(pretrained)  # before anything is built
+    if cfg.get('resume') and not load_from and not find_latest_checkpoint(cfg.work_dir):
+        notes.append(f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.')
+    return notes
+
+
+def use_weights(cfg, source):
+    """Let the backbone start from other weights. Returns the lines to log about it.
+
+    Args:
+        source: 'auto', 'none', the name of published weights, a path or a URL.
+
+    Raises:
+        UserError: there is no backbone, or none were published for it, or no such name.
+    """
+    backbone = cfg.model.get('backbone')
+    if not backbone:
+        raise UserError(f'--weights: {cfg.model.get("type")} of the config has no backbone')
+    if source == 'none':
+        backbone.init_cfg = None
+        return ['--weights none: the backbone starts from random weights.']
+    notes = []
+    if source == 'auto':
+        if isinstance(backbone.get('init_cfg'), dict) and backbone.init_cfg.get('checkpoint'):
+            return [f'--weights auto: {backbone.init_cfg.checkpoint}, as the config says.']
+        source = name_of_weights(cfg)
+        notes.append(f'--weights auto: {source}')
+    old = backbone.get('init_cfg')
+    allow = isinstance(old, dict) and old.get('allow_partial')
+    backbone.init_cfg = dict(type='Pretrained', checkpoint=source,
+                             **({'allow_partial': True} if allow else {}))
+    return notes
+
+
+def name_of_weights(cfg):
+    """The name of the ImageNet weights of a config's backbone.
+
+    Raises:
+        UserError: none were published, or they are not known here.
+    """
+    backbone = cfg.model.backbone
+    kind = MODELS.get(backbone.type)
+    if not (isinstance(kind, type) and issubclass(kind, Backbone)):
+        ours = sorted({entry['backbone'].split()[0].rstrip(',').split('-')[0]
+                       for entry in known().values() if 'backbone' in entry})
+        raise UserError(f'--weights auto: knows the weights of {", ".join(ours)}, not of '
+                        f'{backbone.type}: name a file, or say --weights none')
+    with torch.device('meta'):  # names and shapes tell
+        kind = kind_of(MODELS.build(
+            dict(backbone, init_cfg=None, _scope_=cfg.get('default_scope'))).state_dict())
+    name = weights_for(kind)
+    if name is None:
+        raise UserError(f'--weights auto: no ImageNet weights were published for {kind}: name a '
+                        'file, or say --weights none')
+    return name
 
 
 def fit_to_data(cfg, args):
@@ -69,13 +125,12 @@ def fit_to_data(cfg, args):
     return notes
 
 
-def about_weights(cfg):
-    """The line to log when nothing names weights for the backbone."""
+def about_weights(cfg, chosen=None):
+    """The line to log when nothing names weights for the backbone, and --weights isn't given."""
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg') or {}
-    if cfg.get('load_from') or cfg.get('resume') or not backbone or (
+    if chosen or cfg.get('load_from') or cfg.get('resume') or not backbone or (
             isinstance(init, dict) and init.get('checkpoint')):
         return []
     return ['The backbone starts from random weights: the config names none. To give it some: '
-            '--cfg-options model.backbone.init_cfg.type=Pretrained '
-            'model.backbone.init_cfg.checkpoint=FILE']
+            '--weights auto, or --weights NAME_OR_FILE']

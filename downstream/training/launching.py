@@ -28,15 +28,19 @@ RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compi
 PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
 
-def make_parser(description):
+def make_parser(description, work_dir):
+    """What tools/train.py and tools/test.py have in common; ``work_dir`` tells of --work-dir."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument('config', help='config file')
-    parser.add_argument('--work-dir', help='for logs and checkpoints; work_dirs/<config name> '
-                                           'under the current directory by default')
+    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
+                                       'training left in its work dir')
+    parser.add_argument('--work-dir', metavar='DIR', help=work_dir)
     add_config_options(parser)
     add_weight_options(parser)
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none')
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none',
+                        help='of several processes; tools/dist_*.sh and slurm_*.sh set it '
+                             '(docs/distributed.md)')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0,
+                        help=argparse.SUPPRESS)  # from torch.distributed.launch
     return parser
 
 
@@ -45,15 +49,17 @@ def add_config_options(parser):
                         help='data of your own in place of the experiment\'s: a .yaml file that '
                              'describes it, or a folder (docs/own_data.md)')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, metavar='K=V',
-                        help='set entries of the config, e.g. train_dataloader.batch_size=4')
+                        help='set entries of the config, e.g. train_dataloader.num_workers=4 '
+                             'model.backbone.use_checkpoint=True')
 
 
 def add_weight_options(parser):
     parser.add_argument('--trust-checkpoint', action='store_true',
                         help='read the weight files that are named here even where that runs code '
-                             'from them; for files of your own or of people you trust')
+                             'from them: old files of your own, or of people you trust')
     parser.add_argument('--allow-partial', action='store_true',
-                        help='take a weight file that fits the model only in part')
+                        help='take a weight file that fits the model only in part, in place of '
+                             'stopping there')
 
 
 def parse(parser, argv):
@@ -67,16 +73,17 @@ def parse(parser, argv):
     return args
 
 
-def load_config(args, *sections):
+def load_config(args, *sections, below=''):
     """Read args.config with args.cfg_options, args.work_dir and args.launcher applied.
 
     Args:
         sections (str): what an experiment must have for the task at hand, e.g. 'model'.
+        below (str): folder in the experiment's work dir, where args names no other.
     """
     cfg = read_config(args.config, args.cfg_options, *sections)
     cfg.launcher = args.launcher
-    cfg.work_dir = (args.work_dir or cfg.get('work_dir')
-                    or os.path.join('work_dirs', Path(args.config).stem))
+    cfg.work_dir = args.work_dir or str(
+        Path(cfg.get('work_dir') or Path('work_dirs', Path(args.config).stem), below))
     make_writable(cfg.work_dir, '--work-dir')
     return cfg
 

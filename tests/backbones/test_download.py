@@ -1,57 +1,24 @@
 """Weight files from a server of this machine, which breaks off connections when it is told to."""
 import hashlib
-import http.server
-import threading
+import io
+import re
+import sys
 
 import pytest
 import torch
 
+from backbones import download
 from backbones.download import fetch
 from backbones.pretrained import read_weights
 
 STATE = {'weight': torch.arange(100_000.)}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves files of a dict in parts; ``breaks`` holds after how many bytes, for each request."""
-
-    def do_GET(self):
-        content = self.server.files.get(self.path)
-        if content is None:
-            return self.send_error(404)
-        asked = self.headers.get('Range')
-        self.server.ranges.append(asked)
-        start = int(asked.removeprefix('bytes=').removesuffix('-')) if asked else 0
-        if start and not self.server.resumes:
-            start = 0
-        if start and start >= len(content):
-            self.send_response(416)
-            self.send_header('Content-Range', f'bytes */{len(content)}')
-            self.send_header('Content-Length', '0')
-            return self.end_headers()
-        self.send_response(206 if start else 200)
-        self.send_header('Content-Length', str(len(content) - start))
-        self.end_headers()
-        stop = start + self.server.breaks.pop(0) if self.server.breaks else None
-        self.wfile.write(content[start:stop])
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
-def server(tmp_path, monkeypatch):
-    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
+def server(server, tmp_path):
     torch.save(STATE, tmp_path / 'w.pth')
-    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler) as server:
-        server.files = {'/w.pth': (tmp_path / 'w.pth').read_bytes()}
-        server.content = server.files['/w.pth']
-        server.breaks, server.ranges, server.resumes = [], [], True
-        server.url = f'http://127.0.0.1:{server.server_port}'
-        thread = threading.Thread(target=server.serve_forever, args=(0.01, ), daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
+    server.content = server.files['/w.pth'] = (tmp_path / 'w.pth').read_bytes()
+    return server
 
 
 def test_downloads_once(server):
@@ -126,3 +93,84 @@ def test_no_place_for_it(server, tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'file'))
     with pytest.raises(ValueError, match='is downloaded to .TORCH_HOME, but .*file'):
         fetch(f'{server.url}/w.pth')
+
+
+def test_several_places(server, tmp_path):
+    """Dead ones, a web page and a file of the wrong size are passed over; what came is told."""
+    server.files |= {'/page.pth': b'<html>please log in</html>', '/short/w.pth': b'x'}
+    sources = [f'{server.url}/gone.pth', 'http://127.0.0.1:1/w.pth', f'{server.url}/page.pth',
+               f'{server.url}/short/w.pth', f'{server.url}/w.pth']
+    size = len(server.content)
+    path = download.get_any(sources, tmp_path, size=size)
+    assert path.read_bytes() == server.content
+    download.check_noted(path)
+    with pytest.raises(ValueError) as stop:
+        download.get_any(sources[:4], tmp_path / 'other', size=size)
+    lines = str(stop.value).splitlines()
+    assert len(lines) == 4 and '404' in lines[0] and 'refused' in lines[1]
+    assert 'answers with a web page in place of the file' in lines[2]
+    assert f'it should have {size:,} bytes, the server offers 1: another file' in lines[3]
+
+
+def test_a_part_is_gone_on_with_at_its_own_place(server, tmp_path):
+    """Two servers have files of one name that may differ."""
+    server.files['/first/w.pth'] = b'y' * 300_000
+    server.breaks = [100_000, 0, 200_000, 0]
+    sources = [f'{server.url}/first/w.pth', f'{server.url}/w.pth']
+    with pytest.raises(ValueError, match='its first 100,000 bytes(.|\n)*its first 200,000 bytes'):
+        download.get_any(sources, tmp_path / 'kept')
+    path = download.get_any(sources[1:], tmp_path / 'kept')
+    assert path.read_bytes() == server.content and server.ranges[-1] == 'bytes=200000-'
+    assert sorted(p.name for p in path.parent.iterdir()) == ['w.pth', 'w.pth.sha256']
+
+
+def test_a_file_that_was_changed(server, tmp_path):
+    path = download.get_any([f'{server.url}/w.pth'], tmp_path / 'kept')
+    path.write_bytes(path.read_bytes()[:-1] + b'!')
+    with pytest.raises(ValueError, match='w.pth is not the file that was put there'):
+        download.check_noted(path)
+
+
+def test_no_room_for_it(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(download.shutil, 'disk_usage', lambda _: download.shutil._ntuple_diskusage(
+        100, 50, 50))
+    with pytest.raises(ValueError, match=r'w.pth cannot be downloaded: 0.0 GiB are needed in .*, '
+                                         'and 0.0 GiB are free'):
+        fetch(f'{server.url}/w.pth')
+    assert not list(tmp_path.glob('home/**/*.part'))
+
+
+def test_the_size_is_asked(server):
+    assert download.size_of(f'{server.url}/w.pth') == len(server.content)
+    assert download.size_of(f'{server.url}/gone.pth') is None
+
+
+def test_the_line_on_a_terminal(server, monkeypatch):
+    """Size, speed and time left; nothing elsewhere."""
+    drawn = io.StringIO()
+    monkeypatch.setattr(sys, 'stdout', drawn)
+    fetch(f'{server.url}/w.pth')
+    assert '%' not in drawn.getvalue() and '\x1b' not in drawn.getvalue()
+    server.files['/large.pth'] = bytes(3 << 20)
+    server.breaks = [1 << 20]
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, 'stdout', terminal)
+    monkeypatch.setattr('rich._console', None)  # it has looked at another stdout
+    monkeypatch.setenv('TERM', 'xterm')
+    monkeypatch.setenv('COLUMNS', '100')
+    fetch(f'{server.url}/large.pth')
+    last = terminal.getvalue().split('large.pth ')[-1]
+    assert re.search(r'3\.1/3\.1.*MB', last) and 'eta' in last
+
+
+@pytest.mark.parametrize('bytes, line', [(True, 'w.pth: 2 of 8 MiB, '),
+                                         (False, 'w.pth: 2,097,152')])
+def test_progress_without_a_terminal(capsys, monkeypatch, bytes, line):
+    monkeypatch.setattr(download, 'PLAIN', 0)
+    with download.Meter('w.pth', 8 << 20, bytes) as meter:
+        meter.to(1 << 20)
+        capsys.readouterr()
+        meter.to(2 << 20)
+    said, = capsys.readouterr().err.splitlines()
+    assert said.startswith(line)

@@ -93,7 +93,7 @@ def test_resume_from_a_file(segmentation):
     train([str(segmentation), '--work-dir', 'first', '--cfg-options', *no_validation])
     log = log_of('first')
     assert 'starts from random weights' in log
-    assert 'model.backbone.init_cfg.checkpoint=FILE' in log
+    assert '--weights auto, or --weights NAME_OR_FILE' in log
 
     new_second()
     train([str(segmentation), '--resume', 'first/iter_2.pth', '--work-dir', 'second',

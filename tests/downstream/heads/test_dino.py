@@ -357,6 +357,20 @@ def test_what_no_tensor_shows_is_recorded_and_compared(experiment):
         load(detrex, file_of(detrex, dict(dino=same)), resume=True)
 
 
+@pytest.mark.parametrize('golden, wrong, right', [
+    ('detrex_dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e',
+     'dino_focalnet_l_4scale_12e_detrex'),
+    ('dino_focalnet_l_fl3_4scale', 'dino_focalnet_l_4scale_12e_detrex',
+     'dino_focalnet_l_4scale_12e')])
+def test_published_files_under_each_others_config(experiment, tmp_path, golden, wrong, right):
+    """As they are downloaded: their own names tell whose they are."""
+    state = {name: torch.zeros(1).expand(shape) for name, shape, *_ in load_golden(golden)['keys']}
+    torch.save(dict(model=state), tmp_path / 'dino.pth')
+    load(experiment(right), load_from_file(tmp_path / 'dino.pth'))
+    with pytest.raises(UserError, match=rf'temperature: \d+ in the file(.|\n)*configs/{right}.py'):
+        load(experiment(wrong), load_from_file(tmp_path / 'dino.pth'))
+
+
 def test_experiments_of_published_files_exist(experiment):
     for kind, names in EXPERIMENTS.items():
         for name in filter(None, names):

@@ -8,8 +8,9 @@ import results as tool
 from commands import command
 from mmengine.config import Config
 
+from backbones.weights import known
 from downstream.scoring import ledger as book
-from downstream.scoring.records import deviations
+from downstream.scoring.records import changes_in_test, deviations
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = ROOT / 'configs'
@@ -99,6 +100,54 @@ def test_collecting(tmp_path, ledger):
     assert others.count('epoch_12.pth') == 2
     book.save(ledger, tmp_path / 'metafile.yml')
     assert book.results_page(book.load(tmp_path / 'metafile.yml')) == page
+
+
+def test_released_models_are_no_trainings(tmp_path, ledger):
+    """Their scores stand apart, and never as a training that was repeated here."""
+    ledger = copy.deepcopy(ledger)
+    (tmp_path / 'test_record.json').write_text(json.dumps(record(released=NAME)))
+    assert book.collect(ledger, tmp_path) == 1
+    page = book.results_page(ledger)
+    line, = [line for line in page.splitlines() if f'[{NAME}]' in line]
+    assert '| 46.1 / - | 41.5 / - |' in line
+    part = page.partition('## Released models, scored here')[2].partition('\n## ')[0]
+    assert f'| {NAME} | box AP 46.1 / 46.12, mask AP 41.5 / 41.5 |' in part
+    assert '## Other runs' not in page
+    (tmp_path / 'test_record.json').write_text(json.dumps(record(
+        released=NAME, test_deviations=['model.test_cfg.x 1, not 2'], metrics={'coco/bbox_mAP': 0})
+    ))
+    book.collect(ledger, tmp_path)
+    assert 'model.test_cfg.x 1, not 2' in book.results_page(ledger).partition('## Other runs')[2]
+
+
+def test_weights_are_where_the_list_has_them(ledger):
+    """Of every experiment whose model was released."""
+    found = {entry['Name']: str(entry['Weights']) for entry in ledger['Models']
+             if 'Weights' in entry}
+    assert found == {entry['config']: entry['sources'][0] for entry in known().values()
+                     if 'config' in entry}
+    assert all(book.published(book.find(ledger, name)) for name in found)
+
+
+def test_another_test_is_noticed():
+    cfg = Config.fromfile(CONFIGS / f'{NAME}.py', import_custom_modules=False)
+    assert changes_in_test(cfg, NAME) == []
+    cfg.test_dataloader.dataset.data_root = '/elsewhere'
+    assert changes_in_test(cfg, NAME) == []
+    cfg.test_dataloader.dataset.pipeline[1].scale = (640, 400)
+    cfg.model.test_cfg.rcnn.score_thr = 0.3
+    assert changes_in_test(cfg, NAME) == [
+        'test_dataloader.dataset.pipeline.1.scale.0 640, not 1333',
+        'test_dataloader.dataset.pipeline.1.scale.1 400, not 800',
+        'model.test_cfg.rcnn.score_thr 0.3, not 0.05']
+    assert changes_in_test(cfg, 'mine') == []
+
+
+def test_objects365_is_not_coco():
+    """It has other numbers of images."""
+    assert book.to_entry(record(dataset='Objects365V2Dataset', images=79998))['Deviations'] == []
+    assert book.to_entry(record(dataset='CocoDataset', images=4999))['Deviations'] == [
+        'scored on 4999 of 5000 images']
 
 
 def test_nothing_to_collect(tmp_path, ledger):

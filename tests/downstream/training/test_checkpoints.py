@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 from commands import command, refused
+from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 
 from backbones import FocalNet
 from backbones.pretrained import TRUSTED, history_method
 from downstream import errors
+from downstream.errors import UserError
 from downstream.training import checkpoints
+from downstream.training.checkpoints import check_name
 
+CONFIGS = Path(__file__).resolve().parents[3] / 'configs'
 train, score = command('train').main, command('test').main
 pytestmark = pytest.mark.usefixtures('elsewhere')
 
@@ -160,3 +164,27 @@ def test_partial_weights(segmentation, trained):
     message = refused(train, segmentation, *quick, *tiny)
     assert 'have a place there: it is another model' in message and '--allow-partial' in message
     train([str(segmentation), '--allow-partial', *quick, *tiny])
+
+
+def test_a_name_of_another_dino_is_refused_before_it_is_fetched(monkeypatch):
+    """detrex's under the authors' config, the other way round, and with other scales."""
+    monkeypatch.setattr('backbones.weights.fetch_named', None)
+
+    def refused_with(experiment, name):
+        with pytest.raises(UserError) as stop:
+            check_name(Config.fromfile(CONFIGS / f'{experiment}.py'), name)
+        return str(stop.value)
+
+    said = refused_with('dino_focalnet_l_5scale_12e', 'dino_focalnet_l_5scale_12e_detrex')
+    assert 'of configs/dino_focalnet_l_5scale_12e_detrex.py' in said
+    assert 'temperature: 10000 in the file, 20 in the model' in said
+    said = refused_with('dino_focalnet_l_5scale_12e_detrex', 'dino_focalnet_l_5scale_12e_test1200')
+    assert 'of configs/dino_focalnet_l_5scale_12e_test1200.py' in said
+    assert 'normalize modulator: True in the file, False in the model' in said
+    said = refused_with('dino_focalnet_l_5scale_12e_detrex', 'dino_focalnet_l_4scale_36e_detrex')
+    assert 'is DINO with 4 scales on FocalNet-L fl3' in said
+    for experiment, name in (
+            ('dino_focalnet_l_5scale_12e', 'dino_focalnet_l_5scale_12e_test1200'),
+            ('dino_focalnet_l_4scale_12e_detrex', 'dino_focalnet_l_4scale_36e_detrex'),
+            ('maskrcnn_focalnet_t_1x', 'maskrcnn_focalnet_t_3x')):
+        check_name(Config.fromfile(CONFIGS / f'{experiment}.py'), name)

@@ -4,10 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmdet.datasets import CocoDataset
+from mmdet.datasets.objects365 import Objects365V2Dataset
 from torch import nn
 
 from downstream.training.checkpoints import CheckFits
-from downstream.training.fine_tuning import with_known_classes
+from downstream.training.fine_tuning import known_classes, with_known_classes
 
 THERE, HERE = ('cat', 'dog', 'car'), ('dog', 'bird', 'cat', 'tree')
 
@@ -62,3 +64,24 @@ def test_other_classes_take_one_line(caplog, keep):
         assert loaded.missing_keys == ['head.weight', 'head.bias']
         assert line == ('old.pth: head (2) have another shape there (it has 3 classes, 4 are here) '
                         'and are made new')
+
+
+def test_names_that_differ_in_capitals():
+    assert known_classes(('wine glass', 'Cat', 'dog'), ('Dog ', 'cat', 'Wine Glass')) == {
+        0: 2, 1: 1, 2: 0}
+    assert known_classes(('Cat', 'cat'), ('cat', )) == {1: 0}  # which is the other's cat?
+    assert known_classes(('cat', ), ('Cat', 'CAT')) == {}
+
+
+def test_from_objects365_to_coco():
+    """69 of COCO's 80 classes are among Objects365's, none under the same name to the letter."""
+    here, there = CocoDataset.METAINFO['classes'], Objects365V2Dataset.METAINFO['classes']
+    found = known_classes(here, there)
+    assert len(found) == 69 and not set(here) & set(there)
+    assert {here[i] for i in range(80)} - {here[i] for i in found} == {
+        'bird', 'handbag', 'suitcase', 'skis', 'sports ball', 'bowl', 'orange', 'dining table',
+        'tv', 'teddy bear', 'hair drier'}
+    kept = with_known_classes(torch.full((80, 1), -1.), rows(*range(365)), here, there)
+    assert kept[0] == there.index('Person') == 0
+    assert kept[here.index('hot dog')] == there.index('Hot dog')
+    assert kept[here.index('bird')] == -1
