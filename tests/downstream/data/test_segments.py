@@ -319,6 +319,7 @@ def test_check_data(tmp_path, capsys):
     tool([str(tmp_path / 'set'), '--kind', 'panoptic'])
     out = capsys.readouterr().out
     assert 'train: 4 images, 12 segments' in out and 'nothing is wrong' in out
+    assert 'mask2former_focalnet_l_coco_panoptic_100e.py --data' in out
     assert re.search(r'disc +8\n +grass +4 stuff\n', out)
     segments(content).pop()
     save(tmp_path / 'set', content)
