@@ -13,7 +13,8 @@ from .experiments import CONFIGS, ROOT
 
 TOOLS = ROOT / 'tools'
 # What is trained on data of a kind, for a start.
-TRIED = {'detection': 'maskrcnn_focalnet_t_1x.py', 'segmentation': 'upernet_focalnet_t_160k.py'}
+TRIED = {'detection': 'maskrcnn_focalnet_t_1x.py', 'segmentation': 'upernet_focalnet_t_160k.py',
+         'panoptic': 'mask2former_focalnet_l_coco_panoptic_100e.py'}
 
 
 def shown(path: str | Path) -> str:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from ..errors import UserError, shown
 from .cache import Cache, Files
-from .coco import MOST, CocoCheck, as_text, is_box, is_number
+from .coco import HUGE, MOST, CocoCheck, as_text, is_box, is_number
 from .label_maps import MOST_READ
 from .panoptic import read_ids
 
@@ -216,8 +216,8 @@ class PanopticCheck(CocoCheck):
 def is_measured(segment: dict) -> bool:
     """Whether a segment has an area and a box that mmdet takes; others it leaves out."""
     area, box = segment.get('area'), segment.get('bbox')
-    return (is_number(area) and 0 < area < np.inf and is_box(box) and bool(np.isfinite(box).all())
-            and box[2] >= 1 and box[3] >= 1)
+    return (is_number(area) and 0 < area < HUGE and is_box(box)
+            and all(-HUGE < value < HUGE for value in box) and box[2] >= 1 and box[3] >= 1)
 
 
 def decode(entries: list[Files]) -> Iterator[list | str]:

@@ -114,6 +114,17 @@ def test_what_is_left_out_is_found_in_the_maps(tmp_path):
             assert {key: segment[key] for key in other} == other
 
 
+@pytest.mark.parametrize('key', ['area', 'bbox'])
+def test_areas_and_boxes_that_are_none(tmp_path, key):
+    content = panoptic(tmp_path / 'set', count=1)
+    for value in (None, True, 0, -5, 'abc', [], [1], {'a': 1}, float('nan'), float('inf'), 10**400,
+                  [0, 0, 10**400, 5], [0, 0, float('nan'), 5], [0, 0, 0.5, 5], ['0', '9', 9, 9]):
+        segments(content)[1][key] = value
+        save(tmp_path / 'set', content)
+        segment = check(tmp_path).annotations[0]['segments_info'][1]
+        assert (segment['area'], segment['bbox']) == (400, [2, 4, 20, 20])
+
+
 def test_maps_of_images_with_any_suffix(tmp_path):
     """mmdet looks for 0.jpeg's map under 0.jpeg."""
     content = panoptic(tmp_path / 'set')
@@ -308,6 +319,7 @@ def test_check_data(tmp_path, capsys):
     tool([str(tmp_path / 'set'), '--kind', 'panoptic'])
     out = capsys.readouterr().out
     assert 'train: 4 images, 12 segments' in out and 'nothing is wrong' in out
+    assert 'mask2former_focalnet_l_coco_panoptic_100e.py --data' in out
     assert re.search(r'disc +8\n +grass +4 stuff\n', out)
     segments(content).pop()
     save(tmp_path / 'set', content)
