@@ -45,6 +45,8 @@ STACKS = {
     'onedl': ('.venv', ['requirements.txt', *FOR_TESTS]),
     'openmmlab': ('.venv-openmmlab', ['requirements-openmmlab.txt', *FOR_TESTS]),
 }
+# What the project imports only where a person has installed it and asks for it.
+OPTIONAL = {'wandb'}
 # Runs in the new environment: the ops load, and one of them computes the right thing.
 CHECK_OPS = """
 import torch
@@ -371,7 +373,7 @@ def fingerprint(names) -> str:
 
 
 def imported_modules(root: Path) -> dict[str, str]:
-    """{module: a file that imports it} of the modules from elsewhere that the project imports."""
+    """{module: a file that imports it} of the modules from elsewhere that the project needs."""
     files = [path for folder in ('backbones', 'downstream', 'tools', 'tests')
              for path in sorted((root / folder).rglob('*.py'))]
     own = {'backbones', 'downstream', *(path.stem for path in files)}
@@ -381,7 +383,7 @@ def imported_modules(root: Path) -> dict[str, str]:
             names = ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
                      [node.module] if isinstance(node, ast.ImportFrom) and not node.level else [])
             for name in names:
-                if name.split('.')[0] not in sys.stdlib_module_names | own:
+                if name.split('.')[0] not in sys.stdlib_module_names | own | OPTIONAL:
                     found.setdefault(name, str(path.relative_to(root)))
     return found
 

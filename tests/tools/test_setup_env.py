@@ -166,6 +166,8 @@ def test_all_that_is_imported_is_found():
     assert {'torch', 'mmcv.ops', 'mmdet.models.detectors', 'cv2', 'hotcoco.panoptic',
             'pytest'} <= found.keys()
     assert not {'backbones', 'downstream', 'golden_utils', 'in_venv', 'os'} & found.keys()
+    # A new environment would be refused, while an old one, set up before, goes on.
+    assert [name for name in found if not importlib.util.find_spec(name.split('.')[0])] == []
 
 
 def test_nothing_changed_nothing_done(monkeypatch, tmp_path):
