@@ -3,6 +3,7 @@
 The networks are read from outside, through forward hooks. docs/look_inside.md
 """
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -46,6 +47,7 @@ class Map:
     signed: bool = False
 
 
+TINY = np.finfo(np.float64).tiny
 Seen = dict[nn.Module, tuple[tuple, Tensor]]  # what a module got and gave
 Place = Callable[[tuple[int, int]], tuple[int, int]]  # of a map's H and W: the point's cell
 Found = tuple[list[Map], dict[str, float]]  # maps; numbers to compare between blocks
@@ -266,13 +268,14 @@ def look_into(backbone: nn.Module, image: Tensor, point: tuple[float, float]) ->
 
 
 def stride_of(image: tuple[int, int], size: tuple[int, int]) -> float:
-    """Image pixels between the places of a map, whose last ones may reach beyond the image.
+    """Image pixels between the places of a map, whose last ones may reach beyond the image: a
+    power of two, unless no such stride gives a map of that size.
 
     Args:
         image, size: H and W of the image and of the map.
     """
     least = max(image[0] / size[0], image[1] / size[1])
-    stride = 2.**np.ceil(np.log2(least))
+    stride = 2.**math.ceil(math.log2(least))
     fits = all(-(-full // stride) == part for full, part in zip(image, size, strict=True))
     return stride if fits else least
 
@@ -291,17 +294,24 @@ def upsampled(values: Tensor, image: tuple[int, int]) -> Tensor:
 
 @dataclass
 class Field:
-    """The effective receptive field of the middle of a map (Luo et al. 2016, arXiv 1701.04128).
+    """The effective receptive field of a unit of a map (Luo et al. 2016, arXiv 1701.04128).
 
     Attributes:
         gradient: (H, W) |d(sum of the unit's channels) / d(image)|, summed over the image's
             channels.
         stride: image pixels between the map's places.
-        centre: row and column, in pixels of the image, of the middle of the unit's own pixels.
     """
     gradient: np.ndarray
     stride: float
-    centre: tuple[float, float]
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        """Row and column of the gradient's centre of mass, to half a pixel. (Padded convolutions
+        move it away from the pixels that a unit stands for, by 15 of stride 32.)
+        """
+        return tuple(round(2 * at) / 2 for at in (
+            np.average(np.arange(length) + 0.5, weights=self.gradient.sum(1 - axis) + TINY)
+            for axis, length in enumerate(self.gradient.shape)))
 
     def within(self) -> tuple[np.ndarray, np.ndarray]:
         """Sides, in pixels, of rising squares around the centre, and the share of the gradient's
@@ -312,7 +322,7 @@ class Field:
         distance = np.maximum(rows[:, None], columns)
         sides, ring = np.unique(2 * distance, return_inverse=True)
         total = np.bincount(ring.ravel(), self.gradient.ravel().astype(np.float64))
-        return sides, total.cumsum() / max(total.sum(), np.finfo(np.float64).tiny)
+        return sides, total.cumsum() / max(total.sum(), TINY)
 
     def side(self, share: float) -> float:
         """The side of the least such square with a share of the sum."""
@@ -321,7 +331,7 @@ class Field:
 
 
 def receptive_fields(backbone: nn.Module, image: Tensor) -> list[Field]:
-    """The effective receptive field of each map that a backbone returns, on an image.
+    """The effective receptive field of the middle unit of each map that a backbone returns.
 
     Behind a LayerNorm the sum of the channels is nearly the same whatever the image (exactly so
     with its first weights): where a map comes from one, it is the sum before it.
@@ -342,9 +352,8 @@ def receptive_fields(backbone: nn.Module, image: Tensor) -> list[Field]:
             rows, columns = each.shape[2:]
             gradient, = torch.autograd.grad(
                 each[0, :, rows // 2, columns // 2].sum(), image, retain_graph=each is not maps[-1])
-            stride = stride_of(image.shape[2:], (rows, columns))
-            fields.append(Field(gradient[0].abs().sum(0).cpu().numpy(), stride,
-                                ((rows // 2 + 0.5) * stride, (columns // 2 + 0.5) * stride)))
+            fields.append(Field(gradient[0].abs().sum(0).double().cpu().numpy(),
+                                stride_of(image.shape[2:], (rows, columns))))
     return fields
 
 
@@ -385,6 +394,10 @@ class Insider(Predictor):
         if not isinstance(self.backbone, nn.Module):
             raise UserError(f'{type(model).__name__} has no backbone to look into')
         model.requires_grad_(False)  # gradients here are those of images
+        for module in self.backbone.modules():  # recomputing works in one backward pass only
+            for name in ('use_checkpoint', 'with_cp'):  # ours, mmdet's
+                if getattr(module, name, False):
+                    setattr(module, name, False)
         state = tensors_of(content['state_dict'])
         if any(name.startswith('backbone.') for name in state):
             super().fill(model, content, source, allow_partial)

@@ -36,17 +36,18 @@ def colored(values: np.ndarray, low: float, high: float, name: str = COLORS) -> 
 def with_scale(picture: np.ndarray, low: str, high: str, name: str = COLORS) -> np.ndarray:
     """A picture with the colours' scale below: what its two ends stand for."""
     width = picture.shape[1]
-    font = ImageFont.load_default(size=14)
-    canvas = Image.new('RGB', (width, picture.shape[0] + 26), 'white')
+    letters = LONGEST // 25  # pixels; a page shows pictures at less than half their size
+    font = ImageFont.load_default(size=letters)
+    canvas = Image.new('RGB', (width, picture.shape[0] + 2 * letters), 'white')
     canvas.paste(Image.fromarray(picture))
-    pen, middle = ImageDraw.Draw(canvas), picture.shape[0] + 13
+    pen, middle = ImageDraw.Draw(canvas), picture.shape[0] + letters
     ends = [pen.textlength(text, font=font) for text in (low, high)]
     pen.text((4, middle), low, 'black', font, 'lm')
     pen.text((width - 4, middle), high, 'black', font, 'rm')
     left, right = 10 + round(ends[0]), width - 10 - round(ends[1])
     if right > left:
-        bar = colored(np.linspace(0, 1, right - left)[None].repeat(12, 0), 0, 1, name)
-        canvas.paste(Image.fromarray(bar), (left, middle - 6))
+        bar = colored(np.linspace(0, 1, right - left)[None].repeat(letters, 0), 0, 1, name)
+        canvas.paste(Image.fromarray(bar), (left, middle - letters // 2))
     return np.asarray(canvas)
 
 
@@ -75,7 +76,7 @@ class Canvas:
 
     def __init__(self, look: Look):
         height, width = look.image.shape[:2]
-        self.scale = min(1., LONGEST / max(height, width))
+        self.scale = LONGEST / max(height, width)
         self.size = max(1, round(width * self.scale)), max(1, round(height * self.scale))
         self.look, self.color = look, resized(look.image, self.size)
         self.grey = cv2.cvtColor(self.color, cv2.COLOR_RGB2GRAY)[..., None].repeat(3, -1)
@@ -97,14 +98,16 @@ class Canvas:
         values = resized(field.gradient[:height, :width].astype(np.float32), self.size)
         with np.errstate(divide='ignore', invalid='ignore'):
             values = np.nan_to_num(np.log10(values / values.max()), nan=-DECADES, neginf=-DECADES)
-        colors = colored(values, -DECADES, 0).astype(np.float32)
-        picture = ((1 - COVER) * self.grey + COVER * colors).astype(np.uint8)
+        # the image shows where there is little to see
+        cover = (0.3 + (0.9 - 0.3) * (1 + values / DECADES).clip(0, 1))[..., None]
+        colors = colored(values, -DECADES, 0)
+        picture = ((1 - cover) * self.grey + cover * colors).astype(np.uint8)
         for share in SHARES:
             side = field.side(share)
             corners = [tuple(round((at + sign * side / 2) * self.scale)
                              for at in field.centre[::-1]) for sign in (-1, 1)]
-            cv2.rectangle(picture, *corners, (255, 255, 255), 1)
-        return with_scale(picture, f'1/{10**DECADES} or less', 'highest')
+            cv2.rectangle(picture, *corners, (255, 255, 255), 2)
+        return with_scale(picture, f'1/{10**DECADES}', '1')
 
 
 def kernel_picture(kernels: torch.Tensor) -> np.ndarray:
