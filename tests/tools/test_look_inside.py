@@ -58,7 +58,7 @@ def test_page_of_every_family(detection, coco, name, capsys):
     assert page.count('<img') == len(pictures)
     for image in 'val0', 'val1':
         assert {f'{image}/receptive_field_{i}.png' for i in range(1, 5)} <= pictures
-    assert re.findall(r'map (\d), stride (\d+): 50%', page)[:4] == [
+    assert re.findall(r'<figcaption>map (\d), stride (\d+): 50%', page)[:4] == [
         ('1', '4'), ('2', '8'), ('3', '16'), ('4', '32')]
     shown = sections(page)
     assert 'there at 60, 3' in page
