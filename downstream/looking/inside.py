@@ -306,12 +306,16 @@ class Field:
 
     @property
     def centre(self) -> tuple[float, float]:
-        """Row and column of the gradient's centre of mass, to half a pixel. (Padded convolutions
-        move it away from the pixels that a unit stands for, by 15 of stride 32.)
+        """Row and column of the centre of mass of the gradient's square, to half a pixel.
+
+        Padded convolutions move it away from the pixels that a unit stands for, by up to half a
+        stride. Without the square it would follow what lies far away: attention and global
+        levels see a little of everything.
         """
+        mass = self.gradient**2 + TINY
         return tuple(round(2 * at) / 2 for at in (
-            np.average(np.arange(length) + 0.5, weights=self.gradient.sum(1 - axis) + TINY)
-            for axis, length in enumerate(self.gradient.shape)))
+            np.average(np.arange(length) + 0.5, weights=mass.sum(1 - axis))
+            for axis, length in enumerate(mass.shape)))
 
     def within(self) -> tuple[np.ndarray, np.ndarray]:
         """Sides, in pixels, of rising squares around the centre, and the share of the gradient's

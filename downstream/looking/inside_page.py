@@ -137,8 +137,8 @@ class Pictures:
         self.folder, self.flag = folder, flag
 
     def add(self, picture: np.ndarray, *names: str) -> str:
-        path = self.folder.joinpath(*(re.sub(r'[^\w.-]+', '_', name) for name in names))
-        path = path.with_name(f'{path.name}.png')
+        """Names are those of folders, and what is shown."""
+        path = self.folder.joinpath(*names[:-1], re.sub(r'\W+', '_', names[-1]) + '.png')
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(picture).save(path)
@@ -232,7 +232,7 @@ def write_inside(insider: Insider, name: str, checkpoint: str, images: Sequence[
         parts.append(image_part(look, image.stem, names, pictures))
     blocks = blocks_of(insider.backbone)
     kernels = {block: [(f'{kernel}: {len(values)} of {values.shape[-1]} x {values.shape[-1]}',
-                        pictures.add(kernel_picture(values), 'kernels', f'{block}.{kernel}'))
+                        pictures.add(kernel_picture(values), 'kernels', block, kernel))
                        for kernel, values in kernels_of(blocks[block]).items()] for block in names}
     facts = {'backbone': f'{type(insider.backbone).__name__}: {insider.variant}',
              'weights': checkpoint, 'computed on': insider.device}

@@ -308,6 +308,17 @@ def test_receptive_fields_of_strided_and_dilated_convolutions():
                                 (columns.min() + columns.max() + 1) / 2)
 
 
+def test_what_lies_far_away_does_not_move_the_centre():
+    """As where attention sees a little of everything, on one side of the unit more than there is on
+    the other.
+    """
+    gradient = np.full((40, 80), 0.001)
+    gradient[9:12, 9:12] = 1.
+    field = Field(gradient, 4.)
+    assert field.centre == (10.5, 10.5)
+    assert field.side(9 / gradient.sum()) == 3 and field.side(1.) == 2 * 69.5
+
+
 def test_signs_do_not_cancel_and_nothing_is_said_of_nothing():
     gradient = np.zeros((8, 8), np.float32)
     assert Field(gradient, 4.).side(0.95) >= 1 and Field(gradient, 4.).centre == (4, 4)
