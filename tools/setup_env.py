@@ -46,7 +46,7 @@ STACKS = {
     'openmmlab': ('.venv-openmmlab', ['requirements-openmmlab.txt', *FOR_TESTS]),
 }
 # What the project imports only where a person has installed it and asks for it.
-OPTIONAL = {'wandb'}
+OPTIONAL = {'tensorboard', 'wandb'}
 # Runs in the new environment: the ops load, and one of them computes the right thing.
 CHECK_OPS = """
 import torch
