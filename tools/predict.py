@@ -41,8 +41,7 @@ def parse_args(argv):
                         help="image, video, folder, or a pattern such as 'photos/*.jpg'")
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='DIR',
                         help='folder for the results')
-    parser.add_argument('--batch', type=int, default=1, metavar='N',
-                        help='images at a time (default: 1)')
+    parser.add_argument('--batch', type=int, default=1, metavar='N', help='images at a time (1)')
     parser.add_argument('--score-thr', type=float, default=SHOWN, metavar='SCORE',
                         help='least score of what is drawn (default: %(default)s); the results '
                              'have all')

@@ -234,8 +234,10 @@ def graph_of(model: nn.Module, backbone_only: bool = False) -> Prepared:
         name = type(model).__name__
         graphs = {'EncoderDecoder': SegmentorGraph, 'RetinaNet': RetinaNetGraph, 'DETR': DETRGraph}
         if name not in graphs:
-            raise UserError(f'{name} cannot be exported end to end: {REASONS.get(name, UNKNOWN)}. '
-                            '--backbone-only exports its backbone')
+            why = next((REASONS[base.__name__] for base in type(model).__mro__
+                        if base.__name__ in REASONS), UNKNOWN)
+            raise UserError(f'{name} cannot be exported end to end: {why}. --backbone-only '
+                            'exports its backbone')
         check_method(name, model)
         graph = graphs[name](model)
     return graph.eval().requires_grad_(False)
@@ -292,14 +294,17 @@ def export(predictor, path, backbone_only: bool = False, values=None) -> bool:
     resize = None if backbone_only else resize_of(predictor.rest.transforms)
     with predictor.in_scope():
         graph = graph_of(predictor.model, backbone_only)
-        trace(graph, path)
-        model = onnx.load(path)
+        part = path.with_suffix('.part')  # it has its name once it was compared
+        trace(graph, part)
+        model = onnx.load(part)
         described = describe(predictor, graph, resize, backbone_only, values)
         onnx.helper.set_model_props(model, {
             key: json.dumps(value) for key, value in described.items()})
         onnx.checker.check_model(model)
-        onnx.save(model, path)
-        return check_sizes(graph, path)
+        onnx.save(model, part)
+        compared = check_sizes(graph, part)
+        part.replace(path)
+        return compared
 
 
 def trace(graph: Prepared, path: Path):
@@ -466,7 +471,7 @@ def resize_of(steps) -> dict | None:
             resize = dict(scale=list(step.scale), keep_ratio=bool(step.keep_ratio))
         elif not name.startswith(('Pack', 'Load')):
             raise UserError(f'the test pipeline has the step {name}, which is not exported: '
-                            'resizing alone is')
+                            'loading, one resizing and packing alone are')
     return resize
 
 
