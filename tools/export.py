@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Export a model as ONNX: tools/export.py CONFIG CHECKPOINT -o model.onnx [--check IMAGE...].
+
+The file takes images of any size and has its classes and its preprocessing with it; it is compared
+with PyTorch before it counts as written (docs/export.md).
+"""
+import in_venv  # noqa: F401
+
+# isort: split
+import argparse
+import tempfile
+from pathlib import Path
+
+from backbones.pretrained import TRUSTED
+from downstream.data.own import use_data
+from downstream.errors import UserError, one_message
+from downstream.looking.exporting import compare, export, need
+from downstream.looking.inputs import find_inputs
+from downstream.looking.onnx_model import OnnxPredictor
+from downstream.looking.predictor import Predictor
+from downstream.scoring.submissions import label_values
+from downstream.training.launching import (
+    add_config_options,
+    add_weight_options,
+    parse,
+    read_config,
+)
+
+
+def parse_args(argv):
+    parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
+    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
+                                       'training left in its work dir')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
+    parser.add_argument('-o', '--out', type=Path, required=True, metavar='FILE',
+                        help='the file to write, such as model.onnx')
+    parser.add_argument('--check', nargs='+', default=[], metavar='IMAGE',
+                        help='images, folders or patterns: compare the results on them with '
+                             "PyTorch's, and the time that both take")
+    parser.add_argument('--backbone-only', action='store_true',
+                        help="the backbone's maps alone, of any method")
+    add_config_options(parser)
+    add_weight_options(parser)
+    return parse(parser, argv)
+
+
+@one_message('nothing was written')
+def main(argv=None):
+    args = parse_args(argv)
+    if args.out.suffix != '.onnx':
+        raise UserError(f'-o {args.out}: the file is to be called .onnx')
+    if args.backbone_only and args.check:
+        raise UserError('--check compares results, and a backbone alone has none: its maps are '
+                        'compared anyway')
+    need('onnx')
+    need('onnxruntime')
+    cfg = read_config(args.config, args.cfg_options, 'model', 'test_dataloader')
+    images = [entry.path for entry in find_inputs(args.check)] if args.check else []
+    if args.trust_checkpoint:
+        TRUSTED.add(args.checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        cfg.work_dir = folder  # for annotations that --data has to put right
+        notes = use_data(cfg, args.data) if args.data else []
+        predictor = Predictor.from_checkpoint(cfg, args.checkpoint, 'cpu',
+                                              allow_partial=args.allow_partial)
+    values = label_values(cfg) if predictor.kind == 'segmentation' else None
+    compared = export(predictor, args.out, args.backbone_only, values)
+    for note in [*notes, *predictor.notes]:
+        print(note)
+    if images:
+        print('\n'.join(compare(predictor, OnnxPredictor(args.out), images)))
+    print(f'{args.out}: {args.out.stat().st_size / 2**20:.1f} MiB, compared with PyTorch'
+          + ('' if compared else ' on noise, in which it finds nothing: --check IMAGE... compares '
+             'on images'))
+
+
+if __name__ == '__main__':
+    main()
