@@ -114,6 +114,9 @@ def after_test(runner, args):
     folder = checkpoint.absolute().parent
     data = ['--data', Path(args.data)] if args.data else []
     suggest(
+        score_them_where_there_is_ground_truth=command(
+            'score.py', Path(args.format_only), '--config', Path(args.config), *data)
+        if args.format_only and not args.cfg_options else None,
         predict_images_or_videos=None if args.cfg_options else command(
             'predict.py', Path(args.config), checkpoint, an_image(runner.test_dataloader), '-o',
             folder / 'predicted', *data),

@@ -36,7 +36,7 @@ class Progress(tqdm):
         settings = dict(leave=False, mininterval=LIVE, dynamic_ncols=True)
         if self.plain:
             settings = dict(mininterval=PLAIN, bar_format=(
-                '{desc}: {n_fmt} of {total_fmt} ({percentage:.0f} %), {rate_fmt}, '
+                '{desc}: {n_fmt} of {total_fmt} ({percentage:.0f} %), {rate_noinv_fmt}, '
                 '{remaining} left'))
             options.pop('bar_format', None)
         super().__init__(iterable, desc, file=sys.stdout, unit=f' {unit}' if unit else 'it',

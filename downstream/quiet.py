@@ -42,6 +42,9 @@ LOGGED = re.compile('|'.join((
     # mmseg's scores have no prefix (mIoU); the dumps of predictions have no scores.
     'The prefix is not set in metric class',
 )))
+# What stands in the log file alone: hundreds of lines that nobody reads while a run goes by.
+FILE_ONLY = re.compile(r'\s*-+\s+System environment:|Config:\n|Hooks will be executed'
+                       '|paramwise_options -- ')
 # The forks can read another data format. Where its package is missing they say so at level DEBUG,
 # but to no logger: that is printed, whatever the level.
 PRINTED = 'Could not import OneDL'
@@ -50,6 +53,11 @@ PRINTED = 'Could not import OneDL'
 def keep(record: logging.LogRecord) -> bool:
     """A logging filter: False for mmengine's remarks about itself."""
     return not LOGGED.match(str(record.msg))
+
+
+def brief(record: logging.LogRecord) -> bool:
+    """A filter for the terminal: False for what stands in the log file alone."""
+    return not FILE_ONLY.match(str(record.msg))
 
 
 def ignore(message: str):
@@ -65,6 +73,17 @@ def print_log(msg, logger=None, *args, **kwargs):
         upstream(msg, logger, *args, **kwargs)
 
 
+upstream_logger = mmengine.logging.MMLogger.__init__
+
+
+@functools.wraps(upstream_logger)
+def init_logger(self, *args, **kwargs):
+    upstream_logger(self, *args, **kwargs)
+    if len(self.handlers) > 1:  # there is a file
+        self.handlers[0].addFilter(brief)
+
+
 for message in WARNINGS:
     ignore(message)
+mmengine.logging.MMLogger.__init__ = init_logger
 mmengine.logging.print_log = print_log  # for the modules that are imported from here on

@@ -310,9 +310,12 @@ class CocoCheck:
         categories = self.content['categories']
         used = {a['category_id'] for a in self.objects()}
         groups = [category.get('supercategory') for category in categories]
-        categories = [category for category in categories if category['id'] in used
-                      or not (category['id'] == 0 and category['name'] in groups
-                              and len(categories) > 1)]
+        kept = [category for category in categories if category['id'] in used
+                or not (category['id'] == 0 and category['name'] in groups and len(categories) > 1)]
+        if len(kept) < len(categories):
+            self.notes.append(f'{self.path}: category 0 is the group of the others and has no '
+                              'objects: left out')
+        categories = kept
         unknown = used - {category['id'] for category in categories}
         self.add('annotations are of categories that the file does not define',
                  [a for a in self.objects() if a['category_id'] in unknown],

@@ -157,9 +157,9 @@ def of_another_kind(source: Path, found: str, is_for: str, kind: str) -> str:
     (what, takers), (needed, _) = MEANING[is_for], MEANING[kind]
     turned = '' if (is_for, kind) != (DETECTION, SEGMENTATION) else (
         ' (masks of objects are not turned into label maps here)')
-    return (f'--data {source} is data for {is_for} ({found}): {what}; {kind} needs '
+    return (f'{source} is data for {is_for} ({found}): {what}; {kind} needs '
             f'{needed}{turned}. Experiments that take this data: {takers}; to check it: '
-            f'tools/check_data.py --kind {is_for}')
+            f'tools/check_data.py {source} --kind {is_for}')
 
 
 def check_keys(path: Path, node, known: set, what: str):

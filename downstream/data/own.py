@@ -52,7 +52,10 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     for key in (f'{split}_{part}' for split in ('val', 'test') for part in
                 ('dataloader', 'evaluator')):
         cfg[key] = copy.deepcopy(cfg.get(key))  # experiments test on their validation set
-    if 'val' not in layout.splits and val_split:
+    if 'val' in layout.splits and val_split:
+        raise UserError(f'--val-split {val_split:g}: {source} has images for validation; leave '
+                        '--val-split out to score on those')
+    if val_split:
         hold_out(layout, val_split, Path(cfg.work_dir, PREPARED))
         notes.append(f'{val_split:g} of the training images, chosen by the hash of their names, '
                      'are for validation')

@@ -341,12 +341,12 @@ def as_rgb(image) -> np.ndarray:
     """(H, W, 3) RGB uint8 of an array or a PIL image."""
     if isinstance(image, Image.Image):
         return np.asarray(ImageOps.exif_transpose(image).convert('RGB'))
-    image = np.asarray(image)
+    given = image = np.asarray(image)
     if image.ndim == 2:
         image = np.repeat(image[..., None], 3, -1)
     if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8 or not image.size:
         raise UserError('an image is a path, a PIL image or an array (H, W, 3) or (H, W) of uint8, '
-                        f'not of {image.dtype} with the shape {image.shape}')
+                        f'not of {given.dtype} with the shape {given.shape}')
     return image
 
 

@@ -103,7 +103,7 @@ class Samples:
         return picture
 
     def draw_map(self, picture, sem_seg) -> np.ndarray:
-        """What counts as no class (255, in mmseg and mmdet) is grey."""
+        """What counts as not labelled (255, in mmseg and mmdet) is grey."""
         data = sem_seg.get('sem_seg') if 'sem_seg' in sem_seg else sem_seg.data
         labels = cv2.resize(data.reshape(data.shape[-2:]).numpy().astype(np.int32),
                             picture.shape[1::-1], interpolation=cv2.INTER_NEAREST_EXACT)

@@ -105,13 +105,16 @@ def complaint(fit, source, meta):
                 "(model.bbox_head.type='DINOHead'). "
                 + right_experiment(kind_of_model(fit.state), recorded_variant(meta)))
     trained = meta.get('experiment_name')
-    text = (f'{source} does not fit the model: {len(fit.fits)} of {len(fit.own)} tensors fit. The '
-            f'file is {kind_of_model(fit.state)}, the model {kind_of_model(fit.own)}. First '
-            f'differences:\n  {fit.differences(2)}\n')
+    theirs, ours = kind_of_model(fit.state), kind_of_model(fit.own)
+    kinds = f'Both are {ours}' if theirs == ours else f'The file is {theirs}, the model {ours}'
+    text = (f'{source} does not fit the model: {len(fit.fits)} of {len(fit.own)} tensors fit. '
+            f'{kinds}. First differences:\n  {fit.differences(2)}\n')
     if not any(name.startswith('backbone.') for name in fit.state):
         return text + "To start from a backbone's weights alone: tools/train.py --weights FILE"
     return text + (f'It was written by the experiment {trained}: is this its config?' if trained
-                   else 'Is this the config it was trained with?')
+                   else 'Is this the config it was trained with?') + (
+        ' (Of a model trained with --data: the one in its work dir, or --data again.)'
+        if theirs == ours else '')
 
 
 def check_fit(fit, model, source, meta, allow_partial=False, whole=True, resume=False):

@@ -111,6 +111,12 @@ def name_of_weights(cfg):
 def fit_to_data(cfg, args):
     """Another backbone, data, length, batch. Returns the lines to log about it."""
     notes = use_backbone(cfg, args.backbone, args.cfg_options) if args.backbone else []
+    if not 0 <= args.val_split < 1:
+        raise UserError(f'--val-split {args.val_split:g}: a share of the training images, such as '
+                        '0.1')
+    if args.keep_classes and not cfg.get('load_from'):
+        raise UserError('--keep-classes: of which checkpoint? Name one with --cfg-options '
+                        'load_from=CHECKPOINT')
     if args.data:
         notes += first_does(cfg, lambda: use_data(cfg, args.data, args.val_split))
     elif args.val_split:

@@ -35,6 +35,9 @@ def test_a_training(task, option, request, tmp_path):
                '--cfg-options', option, 'val_dataloader.num_workers=1')
     assert done.returncode == 0 and done.stderr == ''
     assert 'Saving checkpoint' in done.stdout and 'OneDL' not in done.stdout
+    log, = (tmp_path / 'run').glob('*/*.log')
+    for told in 'Config:', 'System environment:', 'Hooks will be executed':
+        assert told in log.read_text() and told not in done.stdout
     first = done.stdout.splitlines()[0]
     assert re.search(r' - mmengine - INFO - .*_ROOT', first), first
     warned = re.findall(r'mmengine - (?:WARNING|ERROR) - (.*)', done.stdout)

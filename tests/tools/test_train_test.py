@@ -185,6 +185,8 @@ def test_data_of_ones_own(detection, segmentation, coco, ade, tmp_path, monkeypa
 
 @pytest.mark.parametrize('flags, message', [
     (['--val-split', '0.1'], '--val-split: splits the images that --data names'),
+    (['--val-split', '1.5'], '--val-split 1.5: a share of the training images'),
+    (['--keep-classes'], '--keep-classes: of which checkpoint'),
     (['--epochs', '2', '--iters', '2'], 'an experiment counts one of them'),
     (['--epochs', '2'], 'this experiment does not count epochs; use --iters'),
     (['--batch', '0'], '--batch 0: give a number from 1 on'),

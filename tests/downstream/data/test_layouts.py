@@ -67,8 +67,8 @@ def test_every_layout_and_kind(tmp_path, layout, kind):
     with pytest.raises(UserError) as error:
         find_layout(source, kind)
     said = str(error.value)
-    assert said.startswith(f'--data {source} is data for {is_for} (') and '\n' not in said
-    assert re.search(rf'{kind} needs .*tools/check_data.py --kind {is_for}$', said)
+    assert said.startswith(f'{source} is data for {is_for} (') and '\n' not in said
+    assert re.search(rf'{kind} needs .*tools/check_data.py \S+ --kind {is_for}$', said)
     assert MEANING[is_for][1] in said
     assert ('masks of objects are not turned' in said) == (kind == 'segmentation'
                                                            and is_for == 'detection')

@@ -185,7 +185,8 @@ def test_what_export_tools_leave_out_is_filled_in(tmp_path):
     _, notes = use(tmp_path)
     text = '\n'.join(notes)
     for said in ('2 of 4 images are found by the last part of their name', 'no iscrowd: taken as 0',
-                 'no area: computed', '1 of 4 objects have polygons of fewer than three points'):
+                 'no area: computed', 'category 0 is the group of the others',
+                 '1 of 4 objects have polygons of fewer than three points'):
         assert said in text
     found = prepared(tmp_path)
     assert [image['file_name'] for image in found['images']] == [f'{i}.jpg' for i in range(4)]
@@ -295,6 +296,9 @@ def test_images_held_out_for_validation(tmp_path):
              for split in ('train', 'val')}
     assert not names['train'] & names['val'] and len(names['train'] | names['val']) == 30
     assert len(built(cfg, 'test')) == len(names['val'])
+    coco(tmp_path / 'set', 'annotations/val.json', 'val')
+    with pytest.raises(UserError, match='--val-split 0.2: .*set has images for validation'):
+        use(tmp_path, val_split=0.2)
     # More images, or others in their place, move none of those that stay.
     more = held_out([f'{i}.png' for i in range(60)], 0.2)
     assert {Path(name).stem for name in names['val']} == {
