@@ -60,6 +60,7 @@ RECIPES = {
         'dino': Recipe('demo/dino_focalnet', 6, 30.),
         'mask2former_semantic': Recipe('demo/mask2former_semantic_focalnet', 6, 70.),
         'mask2former_panoptic': Recipe('demo/mask2former_panoptic_focalnet', 6, 40.),
+        'linear': Recipe('demo/linear_focalnet', 6),
     },
     # COCO and ADE20K, the published recipes.
     '1x': {
@@ -67,10 +68,18 @@ RECIPES = {
         'retinanet': Recipe('retinanet_focalnet_t_1x'),
         'detr': Recipe('detr_focalnet_t_50e'),
         'upernet': Recipe('upernet_focalnet_t_160k'),
+        'linear': Recipe('linear_focalnet_t_ade20k_40k'),
     },
 }
 DEFAULT_HEADS = 'maskrcnn', 'retinanet', 'detr', 'upernet'
+FROZEN_HEADS = 'linear', 'retinanet'  # those that --frozen leaves, and 'linear' is for it alone
 THREE_MAPS = 'retinanet', 'atss', 'dino'  # of strides 8 to 32
+
+
+def heads(budget: str, frozen: bool) -> list[str]:
+    """Those that there are."""
+    return [head for head in RECIPES[budget] if (head in FROZEN_HEADS if frozen else
+                                                 head != 'linear')]
 
 
 def demo_families() -> dict:
@@ -87,12 +96,14 @@ class Settings:
         weights: what backbones start from: 'own' published ImageNet weights, or 'none'.
         data: what tools/train.py takes as --data; None: the recipe's.
         gpus: processes of one training, one a GPU.
+        frozen: whether backbones are not trained.
     """
     out: Path
     budget: str = 'small'
     weights: str = 'none'
     data: str | None = None
     gpus: int = 1
+    frozen: bool = False
 
 
 @dataclass
@@ -225,6 +236,10 @@ def compose(trial: Trial) -> Config:
         put_small(cfg, trial.head, families[family])
     else:
         use_backbone(cfg, trial.backbone)
+    if trial.head == 'linear' and (pyramid := cfg.model.pop('neck', None)):
+        cfg.model.decode_head.in_channels = pyramid.in_channels  # the map as it is, of any stride
+    if settings.frozen and trial.head == 'retinanet':
+        cfg.model.type = 'FrozenRetinaNet'
     set_weights(cfg, settings.weights)
     if recipe.epochs:
         cfg.train_cfg.update(max_epochs=recipe.epochs, val_interval=recipe.epochs)
@@ -252,6 +267,9 @@ def put_small(cfg: Config, head: str, family: dict):
     elif head == 'detr':  # one map of stride 16
         backbone['out_indices'] = (backbone['depth'] - 1, ) if pyramid else (2, )
         channels, pyramid = [channels[2]], None
+    elif head == 'linear':  # the last map
+        backbone['out_indices'] = (backbone['depth'] - 1, ) if pyramid else (3, )
+        channels, pyramid = channels[3], None
     cfg.model.backbone = backbone
     part = next(cfg.model[key] for key in ('neck', 'decode_head', 'panoptic_head')
                 if key in cfg.model)
@@ -370,5 +388,5 @@ def missed(trials: list[Trial]) -> list[str]:
     """In words, which runs do not reach the score that shows that they learn."""
     return [f'{trial.head} {trial.backbone} seed {trial.seed}: {trial.score:.1f} of '
             f'{trial.recipe.bar:g}' for trial in trials
-            if trial.result and trial.recipe.bar is not None
+            if trial.result and trial.recipe.bar is not None and not trial.settings.frozen
             and not trial.score >= trial.recipe.bar]

@@ -28,10 +28,11 @@ def test_small_versions_fit(head, family, tmp_path):
     with torch.no_grad():
         maps = model.extract_feat(torch.zeros(1, 3, 160, 160))
     sides = [m.shape[-1] for m in maps]
-    pyramid = [20, 10, 5, 2, 1] if 'pyramid' in FAMILIES[family] else [20, 10, 5, 3, 2]
+    one_stride = 'pyramid' in FAMILIES[family]
+    pyramid = [20, 10, 5, 2, 1] if one_stride else [20, 10, 5, 3, 2]
     assert sides == {'maskrcnn': [40, 20, 10, 5, 3], 'cascade': [40, 20, 10, 5, 3],
                      'retinanet': pyramid, 'atss': pyramid, 'dino': pyramid[:4], 'detr': [10],
-                     }.get(head, [40, 20, 10, 5])
+                     'linear': [10] if one_stride else [5]}.get(head, [40, 20, 10, 5])
 
 
 @pytest.mark.parametrize(('budget', 'head'), [
@@ -65,6 +66,32 @@ def test_a_step_has_the_recipes_images_on_any_number_of_gpus(tmp_path):
     assert transfer.steps(cfg, 2) == ['--accumulate', '4']
     with pytest.raises(UserError, match='3 GPUs take 6 images'):
         transfer.steps(cfg, 3)
+
+
+@pytest.mark.parametrize(('name', 'channels', 'stride'), [
+    ('localvit_t', 192, 16), ('focalnet_t', 768, 32), ('demo:localvit', 96, 16)])
+def test_the_linear_head_reads_the_last_map_as_it_is(name, channels, stride, tmp_path):
+    cfg = compose(Trial(name, 'linear', 0, Settings(tmp_path, frozen=True)))
+    model = MODELS.build(dict(cfg.model, _scope_='mmseg')).eval()
+    assert {key.split('.')[0] for key, p in model.named_parameters() if p.requires_grad} == {
+        'decode_head'}
+    with torch.no_grad():
+        map_, = model.extract_feat(torch.zeros(1, 3, 160, 160))
+    assert map_.shape == (1, channels, 160 // stride, 160 // stride)
+    head = [tuple(p.shape) for p in model.decode_head.parameters()]
+    assert sorted(head) == sorted([(channels, ), (channels, ), (7, channels, 1, 1), (7, )])
+
+
+def test_frozen_retinanet(tmp_path):
+    cfg = compose(Trial('demo:container', 'retinanet', 0, Settings(tmp_path, frozen=True)))
+    model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
+    trained = {key.split('.')[0] for key, p in model.named_parameters() if p.requires_grad}
+    assert trained == {'neck', 'bbox_head'}
+
+
+def test_frozen_has_heads_of_its_own():
+    assert transfer.heads('1x', frozen=True) == ['retinanet', 'linear']
+    assert transfer.heads('1x', frozen=False) == ['maskrcnn', 'retinanet', 'detr', 'upernet']
 
 
 class Tools:
@@ -209,6 +236,9 @@ def test_command(tmp_path, tools, monkeypatch, bar, names, status):
 @pytest.mark.parametrize(('flags', 'words'), [
     (['--heads', 'nohead'], 'with --budget small there are maskrcnn'),
     (['--heads', 'dino', '--budget', '1x'], 'with --budget 1x there are maskrcnn'),
+    (['--heads', 'linear'], 'with --budget small there are maskrcnn'),
+    (['--heads', 'upernet', '--frozen'], '--frozen there are retinanet, linear'),
+    (['--frozen', '--require'], 'only small versions'),
     (['--seeds', '0'], 'from 1 on'), (['--jobs', '2', '--gpus', '2'], 'one after the other'),
     (['--require', '--budget', '1x'], 'only small versions')])
 def test_wrong_flags(flags, words):
