@@ -176,10 +176,11 @@ class Trial:
         """
         log = self.folder / 'output.txt'
         with log.open('a') as file:
+            begin = file.tell()  # after what earlier attempts said
             done = subprocess.run(list(map(str, command)), env=env, stdout=file,
                                   stderr=subprocess.STDOUT)
         if done.returncode:
-            lines = log.read_text(errors='replace').splitlines()
+            lines = log.read_bytes()[begin:].decode(errors='replace').splitlines()
             said = [line for line in lines if line.startswith('error: ')][-1:] or lines[-3:]
             tool = next(part.name for part in command
                         if isinstance(part, Path) and part.parent.name == 'tools')

@@ -107,7 +107,8 @@ class Tools:
         run = folder.parent if tool == 'test' else folder
         name, seed = run.parent.name, int(run.name.removeprefix('seed'))
         if name in self.broken:
-            stdout.write('much else\nerror: this one cannot\nmore\n')
+            said = 'killed' if (folder / 'output.txt').stat().st_size else 'error: this one cannot'
+            stdout.write(f'much else\n{said}\nmore\n')
             return subprocess.CompletedProcess(words, 1)
         if tool == 'train':
             vis_data = folder / '20260101_000000' / 'vis_data'
@@ -178,6 +179,9 @@ def test_a_failure_does_not_lose_the_others(tmp_path, tools):
     surprised, = planned(tmp_path / 'new', 'demo:focalnet', seeds=1)
     transfer.run_all([surprised])
     assert surprised.error.startswith('KeyError')
+    again = planned(tmp_path, 'demo:localvit', seeds=1)
+    transfer.run_all(again)
+    assert again[0].error.endswith(': much else killed more')  # not what the first time said
     tools.broken = ()
     tools.scores['demo-localvit'] = [0.4]
     again = planned(tmp_path, 'demo:localvit', seeds=1)
