@@ -65,8 +65,8 @@ class Table:
         """The heading, then a list of cells for each backbone; ``spread`` is the sign of +-."""
         heading = ['backbone']
         for head in self.heads:
-            heading += [f'{head} {what}' for what in
-                        ('M', 'G', *(NAMES[key.split('/')[-1]] for key in self.keys(head)))]
+            scores = [NAMES[key.split('/')[-1]] for key in self.keys(head)]
+            heading += [f'{head} {what}' for what in ('M params', 'GFLOPs', *scores)]
         yield heading
         for backbone in self.backbones:
             row = [backbone]

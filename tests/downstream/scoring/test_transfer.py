@@ -196,7 +196,7 @@ def test_table(tmp_path, tools):
     mean, spread = table.heads['retinanet']['demo:focalnet'].mean('coco/bbox_mAP')
     assert mean == pytest.approx(55) and spread == pytest.approx(math.sqrt(50))
     lines = table.markdown().splitlines()
-    assert lines[0] == '| backbone | retinanet M | retinanet G | retinanet box AP |'
+    assert lines[0] == '| backbone | retinanet M params | retinanet GFLOPs | retinanet box AP |'
     assert lines[2:5] == ['| demo:focalnet | 2.0 | 3.0 | 55.0 ± 7.1 |',
                           '| demo:container | 2.0 | 3.0 | 22.5 ± 3.5 |',
                           '| demo:localvit | 2.0 | 3.0 |  |']
