@@ -6,6 +6,7 @@ _base_ = [
     '_base_/schedules/40k.py',
 ]
 
+custom_imports = dict(imports=['backbones', 'downstream', 'downstream.heads.linear'])
 model = dict(
     backbone=dict(
         type='LocalViTSwin',

@@ -100,8 +100,9 @@ def test_commands_take_the_options_that_pages_give_them():
     pages = [ROOT / 'README.md', *(ROOT / 'docs' / f'{name}.md' for name in (
         'predict', 'report', 'watching', 'own_data', 'transfer'))]
     text = '\n'.join(page.read_text() for page in pages).replace('\\\n', ' ')
-    lines = re.findall(r'^(?: {4})?(?:[A-Z_]+=\S+ )?tools/(predict|report|score|test|train|transfer)\.py '
-                       r'([^#\n]*)', text, re.MULTILINE)
+    lines = re.findall(r'^(?: {4})?(?:[A-Z_]+=\S+ )?'
+                       r'tools/(predict|report|score|test|train|transfer)\.py ([^#\n]*)',
+                       text, re.MULTILINE)
     assert {name for name, _ in lines} == {
         'predict', 'report', 'score', 'test', 'train', 'transfer'}
     for name, arguments in lines:

@@ -7,6 +7,7 @@ _base_ = [
     '../_base_/schedules/demo.py',
 ]
 
+custom_imports = dict(imports=['backbones', 'downstream', 'downstream.heads.linear'])
 model = dict(
     data_preprocessor=dict(size=(160, 160)),
     backbone=dict(out_indices=(3, ), **_base_.focalnet),

@@ -1,11 +1,6 @@
-"""A backbone's features as they are: it is not trained, and what reads them is small or usual."""
-from mmcv.cnn import build_norm_layer
+"""Detectors that compare features as they are: the backbone is not trained."""
 from mmdet.models.detectors import RetinaNet
-from mmdet.registry import MODELS as DETECTORS
-from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-from mmseg.models.segmentors import EncoderDecoder
-from mmseg.registry import MODELS as SEGMENTORS
-from torch import Tensor
+from mmdet.registry import MODELS
 
 
 class FrozenBackbone:
@@ -26,30 +21,6 @@ class FrozenBackbone:
         return self
 
 
-@DETECTORS.register_module()
+@MODELS.register_module()
 class FrozenRetinaNet(FrozenBackbone, RetinaNet):
     """RetinaNet that trains its pyramid and its heads alone."""
-
-
-@SEGMENTORS.register_module()
-class FrozenEncoderDecoder(FrozenBackbone, EncoderDecoder):
-    """A segmentor that trains its heads (and its neck) alone."""
-
-
-@SEGMENTORS.register_module()
-class LinearHead(BaseDecodeHead):
-    """BatchNorm and a 1 x 1 convolution on one map, (N, C, h, w) to (N, classes, h, w).
-
-    The BatchNorm makes indifferent how large features are, which differs between backbones.
-
-    Args:
-        in_channels: C of the map.
-        kwargs: BaseDecodeHead's; ``norm_cfg`` is of a BatchNorm.
-    """
-
-    def __init__(self, in_channels: int, **kwargs):
-        super().__init__(in_channels=in_channels, channels=in_channels, **kwargs)
-        self.bn = build_norm_layer(self.norm_cfg, in_channels)[1]
-
-    def forward(self, inputs: tuple[Tensor, ...]) -> Tensor:
-        return self.cls_seg(self.bn(self._transform_inputs(inputs)))

@@ -1,14 +1,17 @@
 """A frozen backbone stays as it is, whatever is trained on it; the linear head is linear."""
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from mmdet.registry import MODELS as DETECTORS
+from mmdet.registry import MODELS
 from mmengine.config import Config
 from torch import nn
 
 from downstream.data.generated import make_demo_data
-from downstream.heads.frozen import FrozenBackbone, LinearHead
+from downstream.heads.frozen import FrozenBackbone
+from downstream.heads.linear import LinearHead
 from downstream.scoring import trials
 
 CONFIGS = Path(__file__).resolve().parents[3] / 'configs'
@@ -57,8 +60,8 @@ def test_linear_head_is_a_norm_and_a_linear_map():
 
 def test_names_are_those_of_the_plain_model():
     cfg = Config.fromfile(CONFIGS / 'demo' / 'retinanet_focalnet.py').model
-    plain = DETECTORS.build(dict(cfg, _scope_='mmdet'))
-    frozen = DETECTORS.build(dict(cfg, type='FrozenRetinaNet', _scope_='mmdet'))
+    plain = MODELS.build(dict(cfg, _scope_='mmdet'))
+    frozen = MODELS.build(dict(cfg, type='FrozenRetinaNet', _scope_='mmdet'))
     assert frozen.state_dict().keys() == plain.state_dict().keys()
     assert not any(p.requires_grad for p in frozen.backbone.parameters())
 
@@ -69,3 +72,10 @@ def test_a_step_and_a_test_image(name, tmp_path, monkeypatch):
     monkeypatch.setenv('DEMO_ROOT', str(tmp_path / 'set'))
     found = trials.check_experiment(CONFIGS / f'{name}.py', factor=1.)
     assert 'M parameters, loss' in found
+
+
+def test_detection_does_not_import_mmseg():
+    done = subprocess.run(
+        [sys.executable, '-c', 'import downstream, sys; assert "mmseg" not in sys.modules'],
+        cwd=CONFIGS.parent)
+    assert done.returncode == 0
