@@ -11,10 +11,12 @@ import torch
 from commands import command
 from mmengine.registry import MODELS
 
+from downstream.data.generated import make_demo_data
 from downstream.errors import UserError
 from downstream.scoring import transfer
 from downstream.scoring.transfer import RECIPES, Settings, Trial, compose
 from downstream.scoring.transfer_table import Table
+from downstream.scoring.trials import check_experiment
 
 FAMILIES = transfer.demo_families()
 
@@ -87,6 +89,13 @@ def test_frozen_retinanet(tmp_path):
     model = MODELS.build(dict(cfg.model, _scope_='mmdet'))
     trained = {key.split('.')[0] for key, p in model.named_parameters() if p.requires_grad}
     assert trained == {'neck', 'bbox_head'}
+
+
+def test_a_frozen_backbone_trains_in_retinanet(tmp_path):
+    make_demo_data(tmp_path / 'data', train=2, val=1)
+    cfg = compose(Trial('demo:focalnet', 'retinanet', 0, Settings(tmp_path, frozen=True)))
+    cfg.dump(tmp_path / 'config.py')
+    assert 'M parameters, loss' in check_experiment(tmp_path / 'config.py', factor=1.)
 
 
 def test_frozen_has_heads_of_its_own():
