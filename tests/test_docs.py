@@ -98,9 +98,9 @@ def test_predicting(detection, coco, elsewhere):
 
 def test_commands_take_the_options_that_pages_give_them():
     pages = [ROOT / 'README.md', *(ROOT / 'docs' / f'{name}.md' for name in (
-        'look_inside', 'predict', 'report', 'watching', 'own_data'))]
+        'look_inside', 'predict', 'report', 'watching', 'own_data', 'transfer'))]
     text = '\n'.join(page.read_text() for page in pages).replace('\\\n', ' ')
-    names = ['look_inside', 'predict', 'report', 'score', 'test', 'train']
+    names = ['look_inside', 'predict', 'report', 'score', 'test', 'train', 'transfer']
     lines = re.findall(rf'^(?: {{4}})?(?:[A-Z_]+=\S+ )?tools/({"|".join(names)})\.py '
                        r'([^#\n]*)', text, re.MULTILINE)
     assert sorted({name for name, _ in lines}) == names

@@ -1,5 +1,5 @@
-# Small versions of every family, for the generated data set (tools/prove_learning.py): four maps of
-# strides 4 to 32 and their channels. `pyramid` turns the maps of one resolution into those.
+# Small versions of every family, for the generated data set (tools/transfer.py demo:all): four maps
+# of strides 4 to 32 and their channels. `pyramid` turns the maps of one resolution into those.
 _base_ = 'demo_focalnet.py'
 
 families = dict(

@@ -1,5 +1,5 @@
 # Can DETR, from random weights, memorise a few generated images? (It needs far more data and time
-# than the other detectors to generalise.) tools/prove_learning.py makes the images and runs it.
+# than the other detectors to generalise.) tools/transfer.py makes the images and runs it.
 _base_ = [
     '../_base_/demo_focalnet.py',
     '../_base_/models/detr.py',

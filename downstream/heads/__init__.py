@@ -1,2 +1,2 @@
 """Parts of detectors and segmentors that mmdet and mmseg lack, or that papers have otherwise."""
-from . import dino, matching, tta  # noqa: F401
+from . import dino, frozen, matching, tta  # noqa: F401

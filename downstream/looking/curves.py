@@ -1,10 +1,10 @@
-"""Curves of the demo and of the proof of learning; those of any run are in report.py."""
+"""Curves of the demo; those of any run are in report.py."""
 import os
 from pathlib import Path
 
 import matplotlib
 
-from ..scoring import learning
+from ..scoring.transfer import read
 
 matplotlib.use('Agg')
 import matplotlib.pyplot as plt  # noqa: E402
@@ -20,7 +20,7 @@ def demo_curves(out: Path, experiments: dict):
     figure, axes = plt.subplots(2, len(experiments), figsize=(10, 6), sharex='col')
     for column, (name, targets) in zip(axes.T, experiments.items(), strict=True):
         log = max((out / name).glob('*/vis_data/scalars.json'), key=os.path.getmtime)
-        rows = learning.read(log)
+        rows = read(log)
         train = [row for row in rows if 'loss' in row]
         iterations = [row['iter'] for row in train]
         for key in sorted({key for row in train for key in row if 'loss' in key}):
@@ -39,20 +39,3 @@ def demo_curves(out: Path, experiments: dict):
         column[1].legend(fontsize=7)
     figure.tight_layout()
     figure.savefig(out / 'curves.png', dpi=120)
-
-
-def learning_curves(methods, families):
-    """Training losses of all runs of tools/prove_learning.py so far, one panel a method."""
-    across = min(5, len(methods))
-    figure, axes = plt.subplots(-(-len(methods) // across), across, squeeze=False,
-                                figsize=(4 * across, -(-len(methods) // across) * 4))
-    for axis, method in zip(axes.flat, methods, strict=False):
-        for family in families:
-            for scalars in (learning.OUT / method / family).glob('*/vis_data/scalars.json'):
-                rows = [row for row in learning.read(scalars) if 'loss' in row]
-                axis.plot([row['step'] for row in rows], [row['loss'] for row in rows],
-                          label=family)
-        axis.set(title=method, xlabel='iteration', ylabel='training loss', yscale='log')
-    axes.flat[0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(learning.OUT / 'curves.png', dpi=120)

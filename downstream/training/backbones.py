@@ -18,7 +18,8 @@ from ..experiments import CONFIGS
 
 # The backbone's part of METHOD_BACKBONE_SCHEDULE.py.
 EXPERIMENT = re.compile(
-    r'(?P<method>maskrcnn|upernet|retinanet|detr|dino|atss|sparsercnn|cascade_maskrcnn|mask2former)'
+    r'(?P<method>maskrcnn|upernet|retinanet|detr|dino|atss|sparsercnn|cascade_maskrcnn|mask2former'
+    r'|linear)'
     r'_(?P<name>\w+?)(_fl4)?(_[45]scale|_ade20k|_coco_panoptic)?(_plain)?_(\dx|\d+e|\d+k)(_\w+)?')
 # Necks that make a pyramid of one resolution, and how they call what the sides are multiplied by.
 PYRAMIDS = {'Feature2Pyramid': 'rescales', 'SimplePyramid': 'scales'}
