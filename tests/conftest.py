@@ -1,5 +1,6 @@
 """Tiny data sets and experiments, in COCO's and ADE20K's layouts, that train in a second."""
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -148,6 +149,13 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'home'))
     with serving() as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was():
+    """Some commands silence the libraries' logs, for their own process."""
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

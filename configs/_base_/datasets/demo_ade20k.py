@@ -17,6 +17,10 @@ test_pipeline = [
     dict(type='LoadLabels'),
     dict(type='PackSegInputs'),
 ]
+tta_pipeline = _base_.tta_pipeline
+tta_pipeline[1]['transforms'][0] = [
+    dict(type='Resize', scale=(side, side), keep_ratio=True) for side in (128, 160, 192)
+]
 
 # ADE20KDataset allows no classes but ADE20K's.
 dataset = dict(

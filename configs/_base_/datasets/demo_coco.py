@@ -20,6 +20,10 @@ test_pipeline = [
         type='PackDetInputs',
         meta_keys=('img_id', 'img_path', 'ori_shape', 'img_shape', 'scale_factor')),
 ]
+tta_pipeline = _base_.tta_pipeline
+tta_pipeline[1]['transforms'][0] = [
+    dict(type='Resize', scale=(side, side), keep_ratio=True) for side in (128, 160, 192)
+]
 
 train_dataloader = dict(
     batch_size=4,
