@@ -1,6 +1,5 @@
 """Images with label maps beside them, in folders of one's own."""
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from mmengine.registry import DATASETS
 from PIL import Image
 
 from ..errors import UserError
-from ..progress import Progress
+from ..progress import in_threads
 from .cache import Cache, Files
 from .files import IMAGES, files_in, images_in
 from .findings import Finding
@@ -118,10 +117,8 @@ class MapsCheck:
 
 
 def decode(entries: list[Files]) -> Iterator[list | str]:
-    """:func:`values_of` of each, in threads: Pillow decodes outside the interpreter's lock."""
-    with ThreadPoolExecutor() as pool:
-        yield from Progress(pool.map(values_of, entries), 'reading label maps',
-                            total=len(entries), unit='maps', delay=1)
+    """:func:`values_of` of each."""
+    return in_threads(values_of, entries, 'reading label maps', 'maps')
 
 
 def values_of(files: Files) -> list | str:

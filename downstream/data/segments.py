@@ -1,14 +1,13 @@
 """COCO's panoptic annotations of one's own: understood, checked against their maps, put right."""
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from pycocotools import mask as rle
-from tqdm import tqdm
 
 from ..errors import UserError, shown
+from ..progress import in_threads
 from .cache import Cache, Files
 from .coco import HUGE, MOST, CocoCheck, as_text, is_box, is_number
 from .label_maps import MOST_READ
@@ -205,10 +204,8 @@ class PanopticCheck(CocoCheck):
             return [dict(segment, segmentation=dict(mask, counts=mask['counts'].decode('ascii')))
                     for segment, mask in zip(own, masks, strict=True) if rle.area(mask)]
 
-        with ThreadPoolExecutor() as pool:
-            found = tqdm(pool.map(masks_of, self.annotations), total=len(self.annotations),
-                         unit=' maps', desc='reading things', disable=len(self.annotations) < 100)
-            objects = [thing for part in found for thing in part]
+        objects = [thing for part in in_threads(masks_of, self.annotations, 'reading things',
+                                                'maps') for thing in part]
         return dict(images=self.images, categories=things, annotations=[
             dict(thing, id=number) for number, thing in enumerate(objects, 1)])
 
@@ -221,10 +218,8 @@ def is_measured(segment: dict) -> bool:
 
 
 def decode(entries: list[Files]) -> Iterator[list | str]:
-    """:func:`segments_in` of each, in threads: OpenCV decodes outside the interpreter's lock."""
-    with ThreadPoolExecutor() as pool:
-        yield from tqdm(pool.map(segments_in, entries), total=len(entries), unit=' maps',
-                        desc='reading panoptic maps', disable=len(entries) < 100)
+    """:func:`segments_in` of each."""
+    return in_threads(segments_in, entries, 'reading panoptic maps', 'maps')
 
 
 def segments_in(files: Files) -> list | str:

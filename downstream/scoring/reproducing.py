@@ -1,7 +1,6 @@
 """A released detector or segmentor, scored here: is the published number met?"""
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from backbones.weights import fetch_named, released_for
 from ..data.checks import check_data, some
 from ..data.files import write_json
 from ..data.parts import metrics_of
-from ..errors import UserError
+from ..errors import UserError, user_message
 from ..experiments import CONFIGS
 from ..training.launching import make_writable, read_config
 from . import ledger as book
@@ -313,10 +312,10 @@ def run_all(names: list[str], run: Callable) -> tuple[list[str], bool]:
             result = run(name)
             lines.append(result.line)
             met &= result.met
-        except (UserError, ValueError) as error:
-            if not isinstance(error, UserError) and not re.search('fetched', str(error)):
+        except Exception as error:
+            if (message := user_message(error)) is None:
                 raise
             met = False
-            lines.append(f'{name}: not scored: {some(str(error).splitlines(), 3)}')
+            lines.append(f'{name}: not scored: {some(message.splitlines(), 3)}')
         print(lines[-1], flush=True)
     return lines, met
