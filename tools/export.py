@@ -8,11 +8,8 @@ import in_venv  # noqa: F401
 
 # isort: split
 import argparse
-import tempfile
 from pathlib import Path
 
-from backbones.pretrained import TRUSTED
-from downstream.data.own import use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.exporting import compare, export, need
 from downstream.looking.inputs import find_inputs
@@ -21,6 +18,7 @@ from downstream.looking.predictor import Predictor
 from downstream.scoring.submissions import label_values
 from downstream.training.launching import (
     add_config_options,
+    add_model,
     add_weight_options,
     parse,
     read_config,
@@ -29,9 +27,7 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
-                                       'training left in its work dir')
-    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
+    add_model(parser)
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='FILE',
                         help='the file to write, such as model.onnx')
     parser.add_argument('--check', nargs='+', default=[], metavar='IMAGE',
@@ -56,13 +52,7 @@ def main(argv=None):
     need('onnxruntime')
     cfg = read_config(args.config, args.cfg_options, 'model', 'test_dataloader')
     images = [entry.path for entry in find_inputs(args.check)] if args.check else []
-    if args.trust_checkpoint:
-        TRUSTED.add(args.checkpoint)
-    with tempfile.TemporaryDirectory() as folder:
-        cfg.work_dir = folder  # for annotations that --data has to put right
-        notes = use_data(cfg, args.data) if args.data else []
-        predictor = Predictor.from_checkpoint(cfg, args.checkpoint, 'cpu',
-                                              allow_partial=args.allow_partial)
+    predictor, notes = Predictor.from_arguments(cfg, args, 'cpu')
     values = label_values(cfg) if predictor.kind == 'segmentation' else None
     compared = export(predictor, args.out, args.backbone_only, values)
     for note in [*notes, *predictor.notes]:

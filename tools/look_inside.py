@@ -8,17 +8,15 @@ import in_venv  # noqa: F401
 
 # isort: split
 import argparse
-import tempfile
 from pathlib import Path
 
-from backbones.pretrained import TRUSTED
-from downstream.data.own import use_data
 from downstream.errors import UserError, one_message
 from downstream.looking.inputs import find_inputs
 from downstream.looking.inside import Insider
 from downstream.looking.inside_page import write_inside
 from downstream.training.launching import (
     add_config_options,
+    add_model,
     add_weight_options,
     make_writable,
     parse,
@@ -28,10 +26,7 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
-                                       'training left in its work dir')
-    parser.add_argument('checkpoint', help='file, URL, or name of a published one: of the model, '
-                                           'or of its backbone alone')
+    add_model(parser, ': of the model, or of its backbone alone')
     parser.add_argument('images', nargs='+', metavar='IMAGE',
                         help="image, folder, or a pattern such as 'photos/*.jpg'")
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='DIR',
@@ -54,13 +49,7 @@ def main(argv=None):
     images = find_inputs(args.images)
     if videos := [str(image.path) for image in images if image.video]:
         raise UserError(f'{videos[0]} is a video; this looks at images')
-    if args.trust_checkpoint:
-        TRUSTED.add(args.checkpoint)
-    with tempfile.TemporaryDirectory() as folder:
-        cfg.work_dir = folder  # for annotations that --data has to put right
-        notes = use_data(cfg, args.data) if args.data else []
-        insider = Insider.from_checkpoint(cfg, args.checkpoint, args.device,
-                                          allow_partial=args.allow_partial)
+    insider, notes = Insider.from_arguments(cfg, args, args.device)
     insider.notes += notes
     make_writable(args.out, '--out')
     page = write_inside(insider, Path(args.config).stem, args.checkpoint, images, args.point,

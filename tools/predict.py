@@ -10,11 +10,9 @@ import in_venv  # noqa: F401
 # isort: split
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
-from backbones.pretrained import TRUSTED, local_file
-from downstream.data.own import use_data
+from backbones.pretrained import local_file
 from downstream.errors import UserError, one_message
 from downstream.looking.inputs import find_inputs
 from downstream.looking.onnx_model import of_onnx
@@ -63,14 +61,8 @@ def parse_args(argv):
 
 def of_checkpoint(args):
     """The predictor, the values of label maps, and notes."""
-    if args.trust_checkpoint:
-        TRUSTED.add(args.checkpoint)
     cfg = read_config(args.config, args.cfg_options, 'model', 'test_dataloader')
-    with tempfile.TemporaryDirectory() as folder:
-        cfg.work_dir = folder  # for annotations that --data has to put right
-        notes = use_data(cfg, args.data) if args.data else []
-        predictor = Predictor.from_checkpoint(cfg, args.checkpoint, args.device, args.tta,
-                                              args.allow_partial)
+    predictor, notes = Predictor.from_arguments(cfg, args, args.device, args.tta)
     return predictor, label_values(cfg) if predictor.kind == 'segmentation' else None, notes
 
 

@@ -5,6 +5,7 @@ import copy
 import html
 import io
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +20,12 @@ from mmengine.registry import MODELS, TRANSFORMS, DefaultScope
 from mmengine.runner import load_state_dict
 from PIL import Image, ImageOps
 
-from backbones.pretrained import Match
+from backbones.pretrained import TRUSTED, Match
 
 from ..data.checks import head_classes, leaf_datasets
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.loading import REPAIR, is_image_loader, without_truth
-from ..data.own import kind_of_experiment, palette
+from ..data.own import kind_of_experiment, palette, use_data
 from ..data.parts import leaves
 from ..errors import UserError
 from ..scoring.flags import use_tta
@@ -208,6 +209,24 @@ class Predictor:
         cfg = (copy.deepcopy(config) if isinstance(config, Config) else
                read_config(config, {}, 'model', 'test_dataloader'))
         return cls(cfg, str(checkpoint), device, tta, allow_partial)
+
+    @classmethod
+    def from_arguments(cls, cfg: Config, args, device=None, tta: bool = False):
+        """:meth:`from_checkpoint` for a command.
+
+        Args:
+            cfg: the experiment that its arguments name; fitted to --data.
+            args: with checkpoint, data, trust_checkpoint and allow_partial.
+
+        Returns:
+            (the predictor, lines to show about --data).
+        """
+        if args.trust_checkpoint:
+            TRUSTED.add(args.checkpoint)
+        with tempfile.TemporaryDirectory() as cfg.work_dir:  # for annotations to be put right
+            notes = use_data(cfg, args.data) if args.data else []
+            return cls.from_checkpoint(cfg, args.checkpoint, device, tta,
+                                       args.allow_partial), notes
 
     def __init__(self, cfg: Config, checkpoint: str, device, tta, allow_partial):
         self.scope, self.kind = cfg.get('default_scope') or 'mmengine', kind_of_experiment(cfg)

@@ -62,6 +62,13 @@ def add_weight_options(parser):
                              'stopping there')
 
 
+def add_model(parser, more=''):
+    """The two arguments that name a trained model."""
+    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
+                                       'training left in its work dir')
+    parser.add_argument('checkpoint', help='file, URL, or name of a published one' + more)
+
+
 def parse(parser, argv):
     try:
         args = parser.parse_args(argv)
