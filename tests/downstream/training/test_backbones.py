@@ -7,6 +7,7 @@ import torch
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
+from networks import SMALL
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from backbones.base import IMAGENET
@@ -15,17 +16,6 @@ from downstream.experiments import CONFIGS
 from downstream.training import backbones
 from downstream.training.backbones import built, spare_from_decay, use_backbone, variants
 
-# Small networks of transformers, by their configs: nothing is downloaded.
-DIMS, DEPTHS = [8, 16, 24, 32], [1, 1, 1, 1]
-SMALL = {
-    'convnext': dict(depths=DEPTHS, hidden_sizes=DIMS),
-    'swin': dict(embed_dim=8, depths=[2, 1, 1, 1], num_heads=[1, 2, 2, 4], window_size=4),
-    'pvt_v2': dict(hidden_sizes=DIMS, depths=DEPTHS, num_attention_heads=[1, 1, 2, 4],
-                   mlp_ratios=[2, 2, 2, 2]),
-    'dinov2': dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=2, image_size=56,
-                   patch_size=14, mlp_ratio=2),
-    'resnet': dict(embedding_size=8, hidden_sizes=DIMS, depths=DEPTHS),
-}
 HEADS = ['demo/maskrcnn_focalnet', 'demo/retinanet_focalnet', 'demo/memorise_detr_focalnet',
          'demo/upernet_focalnet']
 
