@@ -9,7 +9,7 @@ import torch
 from commands import TOOLS, command, refused, weights_of
 from mmengine.config import Config
 
-from backbones import weights
+from backbones import download, weights
 from downstream.errors import UserError
 from downstream.scoring import ledger as book
 from downstream.scoring import reproducing
@@ -132,6 +132,26 @@ def test_all_released(released, tmp_path, monkeypatch, capsys):
     assert stop.value.code == 1
     assert f'{NAME}: not scored: {NAME} cannot be fetched here:' in capsys.readouterr().out
     assert 'the metafile has no experiment x' in refused(tool.main, 'x')
+
+
+def test_a_file_that_was_tampered_with_does_not_keep_the_others_from_being_scored(tmp_path):
+    file = tmp_path / 'w.pth'
+    file.write_bytes(b'other')
+
+    def run(name):
+        if name == 'one':
+            download.verify(file, '00000000', 'w.pth')
+        return reproducing.Verdict(f'{name}: reproduced', True)
+
+    lines, met = reproducing.run_all(['one', 'two'], run)
+    assert lines[0].startswith('one: not scored: w.pth is not the file that was expected')
+    assert lines[1] == 'two: reproduced' and not met
+
+    def broken(name):
+        raise ValueError('a mistake of ours, which nobody can put right by fetching')
+
+    with pytest.raises(ValueError, match='a mistake of ours'):
+        reproducing.run_all(['one'], broken)
 
 
 def record(**changes):
