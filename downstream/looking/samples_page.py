@@ -109,7 +109,7 @@ class Samples:
                             picture.shape[1::-1], interpolation=cv2.INTER_NEAREST_EXACT)
         count = len(self.classes)
         labels[(labels < 0) | (labels >= count)] = count
-        return draw_labels(picture, labels, [*self.classes, 'no class'],
+        return draw_labels(picture, labels, [*self.classes, 'not labelled'],
                            [*self.palette[:count], (120, 120, 120)])
 
     def draw_instances(self, picture, instances, scale: float, masks: bool) -> np.ndarray:
