@@ -2,7 +2,6 @@
 
 docs/own_data.md
 """
-import datetime
 import math
 import random
 from collections import Counter, defaultdict
@@ -315,7 +314,6 @@ def write_page(examined: Examined, out: Path, images: int) -> Path:
               for name, split in splits.items() if isinstance(split, Objects)}
     text = template('data.html.j2').render(
         name=examined.layout.source.name or str(examined.layout.source), kind=kind,
-        now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'),
         lines=[line for line in examined.lines if not line.startswith('  ')],
         splits=splits, topics=topics,
         class_charts=class_charts(splits, kind) if splits else [],

@@ -1,5 +1,4 @@
 """The page of what goes on inside a backbone. docs/look_inside.md"""
-import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,7 +238,7 @@ def write_inside(insider: Insider, name: str, checkpoint: str, images: Sequence[
     text = template('inside.html.j2').render(
         name=name, facts=facts, notes=insider.notes, images=parts, kernels=kernels,
         family=family(insider.backbone), shares=SHARES, decades=DECADES, single=KERNELS**2,
-        every=every_block, now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'))
+        every=every_block)
     return save_page(text, out, '--out')
 
 

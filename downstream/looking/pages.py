@@ -1,5 +1,6 @@
 """HTML pages that are one file: they need no network and can be mailed."""
 import base64
+import datetime
 import io
 from pathlib import Path
 
@@ -13,11 +14,12 @@ LONGEST = 480  # pixels of a picture's longer side
 
 
 def template(name: str, **filters) -> jinja2.Template:
-    """A template of this folder; what is put into it is escaped."""
+    """A template of this folder; what is put into it is escaped. It knows ``now``, in words."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(filters)
+    environment.globals['now'] = datetime.datetime.now().strftime('%Y-%m-%d %H:%M')
     return environment.get_template(name)
 
 

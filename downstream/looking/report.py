@@ -307,7 +307,7 @@ def render(runs: list[Run]) -> str:
     scored = [run for run in runs if run.scores]
     columns = [next(iter(first(run.scores.classes))) for run in scored]
     return page.render(
-        runs=runs, now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'),
+        runs=runs,
         charts=curve_charts(runs),
         terms=[loss_chart(run, run.name) for run in runs] if len(runs) > 1 else [],
         # Where the same is scored: the classes of all runs side by side.

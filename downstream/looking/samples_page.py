@@ -3,7 +3,6 @@
 docs/own_data.md
 """
 import copy
-import datetime
 import random
 from pathlib import Path
 
@@ -179,5 +178,5 @@ def write_samples(cfg: Config, name: str, notes: list[str], out: Path, images: i
             for index in chosen]
     text = template('samples.html.j2').render(
         name=name, kind=kind_of_experiment(cfg), facts=facts(cfg, samples), notes=notes, rows=rows,
-        draws=DRAWS, now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'))
+        draws=DRAWS)
     return save_page(text, out, '--report')

@@ -1,5 +1,4 @@
 """The page of tools/transfer.py: scores, costs, curves and example images of all backbones."""
-import datetime
 import statistics
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def render(table: Table) -> str:
         settings=settings, heads=heads, names=NAMES, backbones=table.backbones,
         failed=[trial for trial in table.trials if trial.error], missed=missed(table.trials),
         done=sum(bool(trial.result) for trial in table.trials), trials=table.trials,
-        now=datetime.datetime.now().strftime('%Y-%m-%d %H:%M'), markdown=table.markdown())
+        markdown=table.markdown())
 
 
 def charts(cells: dict, colors: dict) -> list:
