@@ -97,12 +97,14 @@ def test_predicting(detection, coco, elsewhere):
 
 
 def test_commands_take_the_options_that_pages_give_them():
-    pages = [ROOT / 'README.md', *(ROOT / 'docs' / f'{name}.md' for name in (
-        'look_inside', 'predict', 'report', 'watching', 'own_data', 'transfer'))]
+    pages = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
     text = '\n'.join(page.read_text() for page in pages).replace('\\\n', ' ')
-    names = ['look_inside', 'predict', 'report', 'score', 'test', 'train', 'transfer']
+    names = ['check_data', 'convert_checkpoint', 'export', 'look_inside', 'predict', 'report',
+             'reproduce', 'score', 'test', 'train', 'transfer']
     lines = re.findall(rf'^(?: {{4}})?(?:[A-Z_]+=\S+ )?tools/({"|".join(names)})\.py '
                        r'([^#\n]*)', text, re.MULTILINE)
     assert sorted({name for name, _ in lines}) == names
     for name, arguments in lines:
         command(name).parse_args(shlex.split(arguments))
+        for config in re.findall(r'\bconfigs/\S+\.py', arguments):
+            assert (ROOT / config).is_file(), config
