@@ -5,6 +5,7 @@ Each check is a function of a ``Subject`` that raises AssertionError where the c
 """
 import copy
 import inspect
+import io
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ from functools import partial
 
 import torch
 from mmengine.registry import MODELS
-from prettytable import PrettyTable
+from rich.box import ASCII
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -364,10 +368,13 @@ class Report:
         assert not self.failed, str(self)
 
     def __str__(self):
-        table = PrettyTable(['check', 'outcome', 'why'], align='l', max_width=70)
-        table.add_rows([[row.check.replace('_', ' '), row.outcome, row.why] for row in self.rows])
+        table = Table('check', 'outcome', 'why', box=ASCII)
+        for row in self.rows:
+            table.add_row(row.check.replace('_', ' '), row.outcome, escape(row.why))
+        console = Console(file=io.StringIO(), width=120)
+        console.print(table)
         return (f'{self.name}: maps of {", ".join(map(str, self.channels))} channels, strides '
-                f'{", ".join(map(str, self.strides))}\n{table}\n'
+                f'{", ".join(map(str, self.strides))}\n{console.file.getvalue()}'
                 f'{len(self.failed)} failed of {len(self.rows)}')
 
 

@@ -1,5 +1,6 @@
 """The house: which module may know which, what a command is, where a module's tests are."""
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = 'data', 'heads', 'training', 'scoring', 'looking'  # each knows those before it
 LONGEST = 100  # lines of a command
+# What backbones/ needs: torch and mmengine, with what those bring, and safetensors.
+NEEDED = {'torch', 'numpy', 'mmengine', 'rich', 'yaml', 'safetensors'}
 NOT_COMMANDS = 'in_venv', 'setup_env'  # what all commands begin with; what runs before the packages
 
 
@@ -50,6 +53,13 @@ def wrong_arrows(root: Path) -> list[str]:
     return found
 
 
+def foreign_packages(root: Path) -> list[str]:
+    """What backbones/ imports beside what it may need; its report looks for mmcv."""
+    return [f'{path.relative_to(root)} imports {name}' for path in modules(root / 'backbones')
+            if path.name != '__main__.py' for name in imported(path, root)
+            if name.split('.')[0] not in NEEDED | sys.stdlib_module_names | {'backbones'}]
+
+
 def not_commands(root: Path) -> list[str]:
     """Commands that are more than that: long ones, and those that others are made of."""
     stems = {path.stem for path in modules(root / 'tools')} - {'in_venv'}
@@ -78,7 +88,7 @@ def stale_names(root: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize('check', [wrong_arrows, not_commands, stale_names])
+@pytest.mark.parametrize('check', [wrong_arrows, foreign_packages, not_commands, stale_names])
 def test_the_house(check):
     assert check(ROOT) == []
 
@@ -113,6 +123,8 @@ HOUSE = {
      'downstream/looking/part.py imports go'),
     (wrong_arrows, 'backbones/net.py', 'from downstream.errors import UserError\n',
      'backbones/net.py imports downstream.errors.UserError'),
+    (foreign_packages, 'backbones/net.py', 'def f():\n    from prettytable import PrettyTable\n',
+     'backbones/net.py imports prettytable.PrettyTable'),
     (not_commands, 'tools/go.py', 'x = 1\n' * 101, 'go.py has 101 lines'),
     (not_commands, 'tools/come.py', 'def f():\n    from go import x\n', 'come.py imports go.x'),
     (stale_names, 'tests/downstream/heads/test_old.py', '',

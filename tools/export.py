@@ -17,8 +17,9 @@ from downstream.looking.onnx_model import OnnxPredictor
 from downstream.looking.predictor import Predictor
 from downstream.scoring.submissions import label_values
 from downstream.training.launching import (
+    add_checkpoint,
+    add_config,
     add_config_options,
-    add_model,
     add_weight_options,
     parse,
     read_config,
@@ -27,7 +28,8 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add_model(parser)
+    add_config(parser)
+    add_checkpoint(parser)
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='FILE',
                         help='the file to write, such as model.onnx')
     parser.add_argument('--check', nargs='+', default=[], metavar='IMAGE',

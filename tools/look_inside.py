@@ -15,8 +15,9 @@ from downstream.looking.inputs import find_inputs
 from downstream.looking.inside import Insider
 from downstream.looking.inside_page import write_inside
 from downstream.training.launching import (
+    add_checkpoint,
+    add_config,
     add_config_options,
-    add_model,
     add_weight_options,
     make_writable,
     parse,
@@ -26,7 +27,8 @@ from downstream.training.launching import (
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    add_model(parser, ': of the model, or of its backbone alone')
+    add_config(parser)
+    add_checkpoint(parser, ': of the model, or of its backbone alone')
     parser.add_argument('images', nargs='+', metavar='IMAGE',
                         help="image, folder, or a pattern such as 'photos/*.jpg'")
     parser.add_argument('-o', '--out', type=Path, required=True, metavar='DIR',

@@ -15,6 +15,7 @@ from downstream.scoring.records import RecordTest
 from downstream.scoring.submissions import without_ground_truth
 from downstream.training.checkpoints import CheckFits, check_name
 from downstream.training.launching import (
+    add_checkpoint,
     build_runner,
     fit_launcher,
     load_config,
@@ -31,7 +32,7 @@ from downstream.training.tracking import without_trackers
 def parse_args(argv):
     parser = make_parser(__doc__, 'for the log and the record of the scores (default: test/ in the '
                          "experiment's work dir, beside the training)")
-    parser.add_argument('checkpoint', help='file, URL, or name of a published one')
+    add_checkpoint(parser)
     parser.add_argument('--out', metavar='FILE.pkl',
                         help='write the predictions to this file: tools/report.py and '
                              'tools/score.py read it')

@@ -31,8 +31,7 @@ PATIENCE = 5  # seconds that a process waits, after an error, for the threads of
 def make_parser(description, work_dir):
     """What tools/train.py and tools/test.py have in common; ``work_dir`` tells of --work-dir."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
-                                       'training left in its work dir')
+    add_config(parser)
     parser.add_argument('--work-dir', metavar='DIR', help=work_dir)
     add_config_options(parser)
     add_weight_options(parser)
@@ -62,10 +61,12 @@ def add_weight_options(parser):
                              'stopping there')
 
 
-def add_model(parser, more=''):
-    """The two arguments that name a trained model."""
+def add_config(parser):
     parser.add_argument('config', help='the experiment: a file of configs/, or the one that a '
                                        'training left in its work dir')
+
+
+def add_checkpoint(parser, more=''):
     parser.add_argument('checkpoint', help='file, URL, or name of a published one' + more)
 
 
