@@ -1,8 +1,8 @@
 # DINO with five scales, FocalNet-L (four focal levels), on Objects365: to be fine-tuned on COCO.
 # It is the first part of the way to dino_focalnet_l_5scale_12e_test1200's 63.5 box AP
 # (docs/datasets.md, "Objects365"). No published number, and the authors' recipe for it is not
-# published: 26 epochs are DINO's own for it (Zhang et al., arXiv 2203.03605, 64 GPUs of one image
-# each); the step at 24 and all else as on COCO are our choice.
+# published: 26 epochs are those of DINO itself (Zhang et al., arXiv 2203.03605) as we remember the
+# paper, which could not be looked up here; the step at 24 and all else as on COCO are our choice.
 _base_ = [
     '_base_/models/dino.py',
     '_base_/datasets/objects365.py',
