@@ -1,6 +1,6 @@
 """What every family asks of its base class: published weights, frozen parts, normalisation."""
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from mmengine.model import BaseModule
@@ -83,7 +83,7 @@ class Backbone(BaseModule):
         if torch.compiler.is_compiling():  # a compiled graph changes statistics once by itself
             return checkpoint(block, *args, use_reentrant=False)
         return checkpoint(block, *args, use_reentrant=False,
-                          context_fn=lambda: (nullcontext(), statistics_untouched(block)))
+                          context_fn=lambda: (nullcontext(), StatisticsUntouched(block)))
 
 
 def maps_of(net: nn.Module, run=None) -> list[tuple[int, int]]:
@@ -143,16 +143,22 @@ class Staged(Backbone):
             yield self.layers[last].downsample
 
 
-@contextmanager
-def statistics_untouched(module: nn.Module):
-    """BatchNorm computes what it always does, but a recomputation is no second batch to it."""
-    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
-    kept = [dict(norm._buffers) for norm in norms]
-    for norm in norms:
-        norm._buffers.update({name: value if value is None else value.clone()
-                              for name, value in norm._buffers.items()})
-    try:
-        yield
-    finally:
-        for norm, buffers in zip(norms, kept, strict=True):
+class StatisticsUntouched(AbstractContextManager):
+    """BatchNorm computes what it always does, but a recomputation is no second batch to it.
+
+    An object for each block, not a generator: torch enters it anew in every backward pass, of which
+    a graph that is retained has several.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
+
+    def __enter__(self):
+        self.kept = [dict(norm._buffers) for norm in self.norms]
+        for norm in self.norms:
+            norm._buffers.update({name: value if value is None else value.clone()
+                                  for name, value in norm._buffers.items()})
+
+    def __exit__(self, *error):
+        for norm, buffers in zip(self.norms, self.kept, strict=True):
             norm._buffers.update(buffers)

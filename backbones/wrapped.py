@@ -17,7 +17,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .base import PROBE, Backbone, maps_of, statistics_untouched
+from .base import PROBE, Backbone, StatisticsUntouched, maps_of
 from .layers import check_stages
 from .pretrained import first_line
 
@@ -215,7 +215,7 @@ def recomputed(block: nn.Module, forward, *args, **kwargs):
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     contexts = {} if torch.compiler.is_compiling() else dict(
-        context_fn=lambda: (nullcontext(), statistics_untouched(block)))
+        context_fn=lambda: (nullcontext(), StatisticsUntouched(block)))
     return checkpoint(forward, *args, use_reentrant=False, **contexts, **kwargs)
 
 

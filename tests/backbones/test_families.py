@@ -64,6 +64,16 @@ def test_checkpointing_drops_the_same_paths(name):
 
 
 @every_family
+def test_a_kept_graph_is_recomputed_again(name):
+    model = fill_(build(name, use_checkpoint=True)).train()
+    loss = sum(features.square().mean() for features in model(images()))
+    weights = [p for p in model.parameters() if p.requires_grad]
+    first = torch.autograd.grad(loss, weights, retain_graph=True)
+    for one, other in zip(first, torch.autograd.grad(loss, weights), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@every_family
 def test_behind_frozen_parts_nothing_moves(name):
     """The first map's whole way is frozen, in eval mode."""
     model, x = fill_(build(name, frozen_stages=1, drop_path_rate=0.1)).train(), images()
