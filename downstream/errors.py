@@ -1,5 +1,6 @@
 """One clear message for what a person can put right; a traceback for everything else."""
 import contextlib
+import errno
 import re
 import reprlib
 import sys
@@ -55,10 +56,14 @@ def user_message(error):
         if isinstance(error, UserError):
             # A worker's error arrives with the worker's traceback before its own text.
             return re.split(r'^\S*\bUserError: ', text, flags=re.MULTILINE)[-1].strip()
-        raised_in = [frame.f_globals.get('__name__', '')
-                     for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        raised_in = ['', *(frame.f_globals.get('__name__', '')
+                           for frame, _ in traceback.walk_tb(error.__traceback__))][-1]
         if isinstance(error, ValueError) and raised_in.split('.')[0] == 'backbones':
             return text
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            place = f', where {error.filename} is' if error.filename else ''
+            return (f'the disk is full{place} (or a quota is used up): make room, or write to '
+                    'another disk')
         if type(error).__name__ == 'OutOfMemoryError' or "can't allocate memory" in text:
             return out_of_memory(text)
         if (isinstance(error, (KeyError, TypeError))

@@ -56,3 +56,40 @@ def refused(main, *argv):
     assert stop.value.code.startswith('error: ')
     assert 'Traceback' not in stop.value.code
     return stop.value.code
+
+
+EPOCHS = '''
+_base_ = '{base}'
+model = dict(backbone=dict(_delete_=True, type='FocalNet', embed_dim=8, depths=(1, 1, 1, 1),
+                           focal_windows=(3, 3, 3, 3), drop_path_rate=0.5))
+custom_imports = dict(imports=['backbones', 'downstream'])
+train_cfg = dict(_delete_=True, type='EpochBasedTrainLoop', max_epochs=3, val_interval=1)
+train_dataloader = dict(batch_size=1, sampler=dict(type='DefaultSampler', shuffle=True))
+param_scheduler = [dict(type='LinearLR', start_factor=0.5, by_epoch=False, begin=0, end=4),
+                   dict(type='MultiStepLR', by_epoch=True, milestones=[1, 2], gamma=0.5)]
+custom_hooks = [dict(type='EMAHook', momentum=0.3)]
+log_processor = dict(by_epoch=True)
+default_hooks = dict(checkpoint=dict(by_epoch=True, interval=1, max_keep_ckpts=1, save_best='mIoU'))
+'''
+
+
+def in_epochs(base: Path) -> Path:
+    """A config beside ``base``: three epochs of two iterations, and all that a state has."""
+    path = base.with_name('epochs.py')
+    path.write_text(EPOCHS.format(base=base.name))
+    return path
+
+
+def same_state(one: Path, other: Path):
+    """Fail unless two checkpoints of trainings have the same state, to the last bit."""
+    one, other = torch.load(one), torch.load(other)
+    for part in ('state_dict', 'ema_state_dict'):
+        assert one.get(part, {}).keys() == other.get(part, {}).keys()
+        assert all(value.equal(other[part][name]) for name, value in one.get(part, {}).items())
+    for number, moments in one['optimizer']['state'].items():
+        assert all(value.equal(other['optimizer']['state'][number][name])
+                   for name, value in moments.items())
+    assert one['param_schedulers'] == other['param_schedulers']
+    assert all(one['meta'][key] == other['meta'][key] for key in ('iter', 'epoch'))
+    losses = [run['message_hub']['log_scalars']['train/loss'].data[0] for run in (one, other)]
+    assert losses[0].tolist() == losses[1].tolist()

@@ -3,26 +3,11 @@
 import in_venv  # noqa: F401
 
 # isort: split
-from mmengine.dist import get_world_size
-
-from downstream.data.checks import check_data
 from downstream.errors import one_message
 from downstream.next_steps import after_training
-from downstream.training.checkpoints import CheckFits
-from downstream.training.flags import about_weights, apply_flags, fit_to_data
-from downstream.training.launching import (
-    build_runner,
-    fit_launcher,
-    fit_precision,
-    fit_strategy,
-    load_config,
-    make_parser,
-    orderly_exit,
-    parse,
-)
-from downstream.training.live import live_line
-from downstream.training.seeds import SameDraws
-from downstream.training.tracking import TRACKERS, track
+from downstream.training.launching import load_config, make_parser, orderly_exit, parse
+from downstream.training.run import train
+from downstream.training.tracking import TRACKERS
 
 
 def parse_args(argv):
@@ -68,23 +53,7 @@ def parse_args(argv):
 def main(argv=None):
     args = parse_args(argv)
     cfg = load_config(args, 'model', 'train_dataloader', 'optim_wrapper', 'train_cfg')
-    notes = (fit_to_data(cfg, args) + apply_flags(cfg, args) + about_weights(cfg, args.weights)
-             + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
-    track(cfg, args.log)
-    check_data(cfg, 'train', 'val', checked=bool(args.data))
-    runner = build_runner(cfg)
-    runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
-    for note in notes:
-        runner.logger.warning(note)
-    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
-    resume = bool(cfg.get('resume'))
-    runner.register_hook(CheckFits(source, whole=resume, resume=resume,
-                                   allow_partial=args.allow_partial and not resume,
-                                   keep_classes=args.keep_classes))
-    runner.register_hook(SameDraws())
-    with live_line(runner):
-        runner.train()
-    after_training(runner)
+    after_training(train(cfg, args))
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ from pathlib import Path
 from ruamel.yaml import YAML, YAMLError
 
 from ..errors import UserError
+from ..saving import write_whole
 
 IMAGES = '.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'
 
@@ -92,9 +93,8 @@ def read_list(path: Path) -> list[str]:
 
 def write_json(path: Path, content: dict | list) -> Path:
     """Write a file at once: several processes write the same at the same time."""
-    part = path.with_suffix(f'.{os.getpid()}')
-    part.write_text(json.dumps(content))
-    return part.replace(path)
+    write_whole(path, json.dumps(content))
+    return path
 
 
 def listed(names: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
 from ..data.panoptic import encode_segments
 from ..errors import UserError
 from ..progress import Progress
+from ..saving import write_whole
 from ..scoring.submissions import (
     LABELS,
     SEGMENTS,
@@ -61,9 +62,7 @@ class Journal:
             self.done = {name: state for name, state in done.items()
                          if states.get(name, state) == state}
             kept = [line for line in lines if line['name'] in self.done]
-        part = self.path.with_suffix('.part')
-        part.write_text(''.join(f'{json.dumps(line)}\n' for line in [settings, *kept]))
-        part.replace(self.path)
+        write_whole(self.path, ''.join(f'{json.dumps(line)}\n' for line in [settings, *kept]))
         self.file = self.path.open('a')
 
     def read(self) -> tuple[dict, list[dict]]:

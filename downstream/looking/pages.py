@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ..errors import UserError
+from ..saving import write_whole
 
 LONGEST = 480  # pixels of a picture's longer side
 
@@ -45,7 +46,7 @@ def save_page(text: str, folder: Path, flag: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / 'index.html'
         # Names of files may hold bytes that are no text.
-        page.write_text(text, encoding='utf-8', errors='backslashreplace')
+        write_whole(page, text.encode(errors='backslashreplace'))
     except OSError as error:
         raise UserError(f'{flag} {folder} cannot be written: {error.strerror}') from None
     return page

@@ -6,6 +6,7 @@ from mmengine.config import Config
 
 from ..data.checks import check_data
 from ..errors import UserError
+from ..saving import write_whole
 from ..scoring.predictions import build_dataset, load_predictions
 from ..scoring.transfer import missed
 from ..scoring.transfer_table import NAMES, Table
@@ -25,7 +26,7 @@ def write_page(table: Table, out: Path) -> Path:
     """
     page = save_page(render(table), out, '--out')
     for suffix, text in ('md', table.markdown()), ('tex', table.latex()), ('csv', table.csv()):
-        (out / f'table.{suffix}').write_text(text, encoding='utf-8')
+        write_whole(out / f'table.{suffix}', text)
     return page
 
 

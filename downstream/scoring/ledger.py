@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from ..errors import UserError
 from ..experiments import ROOT
+from ..saving import whole_file
 
 METAFILE = ROOT / 'configs' / 'metafile.yml'
 BEGIN, END = '<!-- begin: tools/results.py writes this -->', '<!-- end -->'
@@ -36,7 +37,7 @@ def load(path: Path = METAFILE) -> dict:
 
 
 def save(ledger: dict, path: Path = METAFILE):
-    with path.open('w') as file:
+    with whole_file(path) as part, part.open('w') as file:
         yaml().dump(ledger, file)
 
 

@@ -19,6 +19,7 @@ from backbones.pretrained import local_file
 from backbones.weights import entry_of, is_name
 
 from ..experiments import CONFIGS
+from ..saving import write_whole
 
 # Parts of a config that make a training what it is, and entries in them that do not: where files
 # lie and how they are read.
@@ -80,7 +81,7 @@ class RecordTest(Hook):
         if is_name(self.checkpoint) and entry_of(self.checkpoint).get('config') == experiment:
             mark_released(record, self.checkpoint)
         path = Path(runner.log_dir) / 'test_record.json'
-        path.write_text(json.dumps(record, indent=1) + '\n')
+        write_whole(path, json.dumps(record, indent=1) + '\n')
 
 
 def mark_released(record: dict, weights: str):

@@ -18,6 +18,7 @@ from ..data.files import write_json
 from ..data.parts import metrics_of
 from ..errors import UserError, user_message
 from ..experiments import CONFIGS
+from ..saving import write_whole
 from ..training.launching import make_writable, read_config
 from . import ledger as book
 from .predictions import build_dataset, load_predictions, overlap, quiet, rows_of_coco
@@ -80,12 +81,12 @@ def reproduce(name: str, work_dir: Path, run_test: Callable, images: int | None 
     path = max(work_dir.glob('*/test_record.json'), key=os.path.getmtime)
     record = json.loads(path.read_text())
     mark_released(record, weights)
-    path.write_text(json.dumps(record, indent=1) + '\n')
+    write_whole(path, json.dumps(record, indent=1) + '\n')
     result = verdict(name, entry, record)
     book.collect(entries, path.parent)
     book.save(entries, book.METAFILE)
     for page, text in book.pages(entries).items():
-        page.write_text(text)
+        write_whole(page, text)
     return result
 
 

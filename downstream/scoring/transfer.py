@@ -24,6 +24,7 @@ from ..data.subset import write_subset
 from ..errors import UserError, user_message
 from ..experiments import CONFIGS, ROOT
 from ..progress import Progress
+from ..saving import write_whole
 from ..training.backbones import use_backbone
 from ..training.flags import use_weights
 from ..training.launching import read_config
@@ -164,7 +165,7 @@ class Trial:
                        self.checkpoint(), '--work-dir', self.folder / 'test',
                        '--out', self.folder / 'results.pkl'], env)
             self.result = self.measure()
-            (self.folder / 'result.json').write_text(json.dumps(self.result, indent=1) + '\n')
+            write_whole(self.folder / 'result.json', json.dumps(self.result, indent=1) + '\n')
         except Exception as error:  # the other runs go on
             self.error = in_words(error)
 

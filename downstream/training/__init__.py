@@ -1,2 +1,2 @@
 """A run, from its command to its checkpoints: flags, machine, seeds, weight files, FSDP."""
-from . import checkpoints, fsdp, tracking  # noqa: F401
+from . import checkpointing, checkpoints, fsdp, resuming, tracking  # noqa: F401

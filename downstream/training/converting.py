@@ -27,6 +27,7 @@ from backbones.pretrained import (
 
 from ..errors import UserError
 from ..heads.dino import from_origin, keep_coco_classes, origin_of
+from ..saving import whole_file
 from .checkpoints import check_fit, kind_of_model, tensors_of
 from .launching import make_writable, read_config
 
@@ -82,14 +83,13 @@ def write(path, state, about):
     """Write tensors, each with memory of its own, and what is to be known of them."""
     state = {name: value.detach().clone(memory_format=torch.contiguous_format)
              for name, value in state.items()}
-    part = path.with_name(f'{path.name}.part')  # a file of that name is always whole
-    if path.suffix == '.safetensors':
-        texts = {key: value if isinstance(value, str) else json.dumps(value, default=str)
-                 for key, value in about.items()}
-        safetensors.torch.save_file(state, part, {'format': 'pt', **texts})
-    else:
-        torch.save({'meta': about, 'state_dict': state}, part)
-    part.replace(path)
+    with whole_file(path) as part:
+        if path.suffix == '.safetensors':
+            texts = {key: value if isinstance(value, str) else json.dumps(value, default=str)
+                     for key, value in about.items()}
+            safetensors.torch.save_file(state, part, {'format': 'pt', **texts})
+        else:
+            torch.save({'meta': about, 'state_dict': state}, part)
 
 
 def convert(args):

@@ -3,7 +3,6 @@ import os
 
 import torch
 from mmengine.registry import MODELS, OPTIMIZERS
-from mmengine.runner import find_latest_checkpoint
 
 from backbones.base import Backbone
 from backbones.pretrained import TRUSTED, kind_of, local_file
@@ -14,6 +13,7 @@ from ..errors import UserError
 from .backbones import use_backbone
 from .launching import has_accelerator
 from .processes import first_does
+from .resuming import check_whole, find_checkpoint
 from .schedules import set_batch, set_length
 
 
@@ -35,10 +35,15 @@ def apply_flags(cfg, args):
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
         cfg.auto_scale_lr.enable = True
+    notes = []
     if args.resume:
         cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
-    notes = use_weights(cfg, args.weights) if args.weights else []
+        if args.resume != 'auto':
+            cfg.load_from = args.resume
+            check_whole(args.resume)
+    if args.resume == 'auto' or (cfg.get('resume') and not cfg.get('load_from')):
+        notes += first_does(cfg, lambda: find_checkpoint(cfg))
+    notes += use_weights(cfg, args.weights) if args.weights else []
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg')
     pretrained = isinstance(init, dict) and init.get('checkpoint')
@@ -52,8 +57,6 @@ def apply_flags(cfg, args):
         raise UserError(f'there is no checkpoint file {load_from}')
     if pretrained and not load_from and is_name(pretrained):
         local_file(pretrained)  # before anything is built
-    if cfg.get('resume') and not load_from and not find_latest_checkpoint(cfg.work_dir):
-        notes.append(f'--resume: no checkpoint in {cfg.work_dir}, the run starts from scratch.')
     return notes
 
 

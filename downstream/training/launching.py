@@ -24,7 +24,8 @@ from ..experiments import CONFIGS
 # What --cfg-options may set although the config at hand does not mention it.
 RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
                'find_unused_parameters', 'activation_checkpointing', 'efficient_conv_bn_eval',
-               'model_wrapper_cfg', 'custom_imports', 'tta_model', 'tta_pipeline'}
+               'model_wrapper_cfg', 'custom_imports', 'tta_model', 'tta_pipeline',
+               'max_nonfinite'}
 PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
 

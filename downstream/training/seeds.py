@@ -8,6 +8,8 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import IterBasedTrainLoop
 
+from .resuming import done_in_epoch
+
 
 class SameDraws(Hook):
     """Seeds the draws of each iteration and of each training sample by their numbers.
@@ -20,7 +22,7 @@ class SameDraws(Hook):
 
     def before_train_epoch(self, runner):
         loader = runner.train_loop.dataloader
-        batches = loader.batch_sampler
+        batches = getattr(loader.batch_sampler, 'batches', loader.batch_sampler)
         if not isinstance(batches.sampler, NumberedSampler):
             batches.sampler = NumberedSampler(batches.sampler)
             loader.dataset.__getitems__ = partial(seeded_samples, loader.dataset, runner.seed)
@@ -28,9 +30,12 @@ class SameDraws(Hook):
         if hasattr(sampler, 'seed'):
             sampler.seed = runner.seed  # it was built before the checkpoint told the seed
         # In training by iterations mmengine goes through the indices again, if it cannot skip them.
-        again = (isinstance(runner.train_loop, IterBasedTrainLoop)
-                 and not hasattr(loader.sampler, 'skip'))
-        batches.sampler.number = 0 if again else runner.iter * batches.batch_size
+        begun = runner.iter
+        if isinstance(runner.train_loop, IterBasedTrainLoop):
+            begun *= hasattr(loader.sampler, 'skip')
+        else:
+            begun -= done_in_epoch(runner.train_loop)  # those are drawn again, and left out
+        batches.sampler.number = begun * batches.batch_size
 
     def before_train_iter(self, runner, batch_idx, data_batch=None):
         seed_everything(runner.seed, 0, runner.iter, get_rank())  # each process draws its own
