@@ -1,0 +1,198 @@
+"""Trainings that are killed again and again, compared with one that is left alone."""
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from mmengine.runner import find_latest_checkpoint
+
+from ..errors import UserError
+from ..experiments import ROOT
+from ..progress import Progress
+from .stopping import STATUS
+
+LONGEST = 600.  # seconds that a training may say nothing
+SIGNALS = signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1
+
+
+@dataclass
+class Drill:
+    """A training that is killed at random moments and resumed.
+
+    Args:
+        config: the experiment, a few minutes long, with a seed.
+        folder: for the two work dirs; what is there already counts.
+        kills: how many.
+        at_checkpoints: the share of the kills that wait until a checkpoint is being written.
+        others: the share of the kills that are other signals than SIGKILL.
+        seed: of the moments.
+        flags: further ones of tools/train.py.
+    """
+    config: Path
+    folder: Path
+    kills: int = 10
+    at_checkpoints: float = 0.5
+    others: float = 0.25
+    seed: int = 0
+    flags: list[str] = field(default_factory=list)
+
+    def run(self) -> dict:
+        """All of it.
+
+        Returns:
+            what was counted: kills by signal, those that came in the midst of writing, runs,
+            seconds that a process needed to end after a signal, processes left behind; and in
+            ``differences`` what differs in the end: nothing, if all is well.
+
+        Raises:
+            UserError: a training failed, or ended otherwise than it should.
+        """
+        draw = random.Random(self.seed)
+        straight, drilled = self.folder / 'straight', self.folder / 'drilled'
+        begin = time.monotonic()
+        self.train(straight)
+        length = time.monotonic() - begin
+        counts = dict(kills=0, runs=0, in_writing=0, left_behind=0, slowest_end=0.,
+                      **{number.name: 0 for number in SIGNALS})
+        with Progress(total=self.kills, desc='kills', unit='kills') as line:
+            while counts['kills'] < self.kills:
+                number = (draw.choice(SIGNALS[1:]) if draw.random() < self.others
+                          else signal.SIGKILL)
+                writing = draw.random() < self.at_checkpoints
+                counts['runs'] += 1
+                if not self.kill(drilled, number, draw.uniform(0, length), writing, counts):
+                    # It came to its end first: begin anew, so that all kills are of a run.
+                    self.keep(drilled)
+                    continue
+                counts[number.name] += 1
+                counts['kills'] += 1
+                line.update()
+        self.train(drilled)
+        counts['runs'] += 1
+        ends = [drilled, *sorted(self.folder.glob('drilled-*'))]
+        counts['differences'] = [f'{end.name}: {text}' for end in ends
+                                 for text in differences(straight, end)]
+        (self.folder / 'drill.json').write_text(json.dumps(counts, indent=1) + '\n')
+        return counts
+
+    def command(self, work_dir: Path) -> list[str]:
+        return [sys.executable, str(ROOT / 'tools' / 'train.py'), str(self.config), '--work-dir',
+                str(work_dir), '--resume', *self.flags]
+
+    def start(self, work_dir: Path) -> subprocess.Popen:
+        work_dir.mkdir(parents=True, exist_ok=True)
+        with open(work_dir / 'output.txt', 'a') as log:
+            return subprocess.Popen(self.command(work_dir), stdout=log, stderr=subprocess.STDOUT,
+                                    start_new_session=True)
+
+    def train(self, work_dir: Path):
+        if status := self.start(work_dir).wait():
+            raise UserError(f'{work_dir}: the training ended with status {status}; see output.txt '
+                            'there')
+
+    def kill(self, work_dir: Path, number, delay: float, writing: bool, counts: dict) -> bool:
+        """Let a training run for a while and end it; whether it was still there."""
+        process = self.start(work_dir)
+        if not wait(process, delay, (lambda: being_written(work_dir)) if writing else None):
+            return False
+        counts['in_writing'] += being_written(work_dir)
+        workers = descendants(process.pid)
+        process.send_signal(number)
+        begin = time.monotonic()
+        status = process.wait(LONGEST)
+        counts['slowest_end'] = max(counts['slowest_end'], time.monotonic() - begin)
+        # A signal before the training begins, and one after it, may be Python's to handle.
+        allowed = {-number, STATUS.get(number), 0 if number in STATUS else -number}
+        if status not in allowed:
+            raise UserError(f'{work_dir}: after {number.name} the training ended with status '
+                            f'{status}; see output.txt there')
+        time.sleep(2)
+        left = [pid for pid in workers if Path(f'/proc/{pid}').exists()]
+        counts['left_behind'] += len(left)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def keep(self, work_dir: Path):
+        done = sum(1 for _ in self.folder.glob('drilled-*'))
+        work_dir.rename(self.folder / f'drilled-{done + 1}')
+
+
+def wait(process, delay: float, until=None) -> bool:
+    """Wait, and then until something is the case; whether the process is still there."""
+    end = time.monotonic() + delay
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            return False
+        time.sleep(0.02)
+    end = time.monotonic() + LONGEST
+    while until and not until():
+        if process.poll() is not None or time.monotonic() > end:
+            return False
+        time.sleep(0.0005)
+    return process.poll() is None
+
+
+def being_written(folder: Path) -> bool:
+    return folder.exists() and any(name.endswith('.part') for name in os.listdir(folder))
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have. (Linux)"""
+    found = []
+    for task in Path(f'/proc/{pid}/task').glob('*/children'):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What differs in the last checkpoints, and in the scores, of two work dirs; to the last bit.
+    """
+    first, second = (torch.load(find_latest_checkpoint(str(folder)), weights_only=True)
+                     for folder in (one, other))
+    found = []
+    for part in 'state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers':
+        if not same(first.get(part), second.get(part)):
+            found.append(f'{part} differs')
+    losses = [run['message_hub']['log_scalars']['train/loss'].data[0].tolist()
+              for run in (first, second)]
+    if losses[0] != losses[1]:
+        found.append('the losses differ')
+    if scores(one) != scores(other):
+        found.append(f'the scores differ: {scores(one)} and {scores(other)}')
+    names = [sorted(path.name for path in folder.glob('*.pth')) for folder in (one, other)]
+    if names[0] != names[1]:
+        found.append(f'the checkpoints are {names[0]} and {names[1]}')
+    return found
+
+
+def same(one, other) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.equal(other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def scores(folder: Path) -> dict:
+    """Of each validation, by its epoch or iteration."""
+    found = {}
+    for file in sorted(folder.glob('*/vis_data/scalars.json')):
+        for text in file.read_text().splitlines():
+            try:
+                row = json.loads(text)
+            except ValueError:  # cut off by a kill
+                continue
+            if 'loss' not in row:
+                found[row['step']] = {key: value for key, value in row.items()
+                                      if key not in ('step', 'time', 'data_time')}
+    return found
