@@ -13,6 +13,7 @@ import torch
 from mmengine.logging import HistoryBuffer, print_log
 from torch import Tensor, nn
 
+from .claims import Claims, check_packed, check_values
 from .download import fetch
 from .weights import fetch_named, is_name
 
@@ -66,7 +67,8 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
         What the file holds.
 
     Raises:
-        ValueError: no such file, not a weight file, or one that holds more than plain data.
+        ValueError: no such file, not a weight file, or one that holds more than plain data or
+            claims to hold more than it can.
     """
     source = str(source)
     path = local_file(source)
@@ -80,9 +82,17 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
     else:
         read = partial(torch.load, path, map_location=map_location, weights_only=True)
     try:
-        return read()
+        if source in TRUSTED:
+            return read()
+        size = path.stat().st_size
+        check_packed(path, size)
+        content = read()
+        check_values(content, size)
+        return content
     except OSError as error:
         raise ValueError(f'{source} cannot be read: {error}') from None
+    except Claims as error:
+        raise ValueError(f'{source} {error}') from None
     except Exception as error:  # damaged bytes make the readers stumble in any way
         unsafe = re.search(r'GLOBAL (\S+)', str(error))
         if unsafe:
@@ -157,7 +167,8 @@ def read_weights(source: str) -> tuple[dict[str, Tensor], str]:
 
 def our_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """A bare backbone's names: without what wraps them, and translated from other libraries'."""
-    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    state = {name: value for name, value in state.items()
+             if isinstance(name, str) and isinstance(value, Tensor)}
     before = None
     while state.keys() != before:  # prefixes nest in any order
         before = state.keys()
@@ -315,6 +326,9 @@ def load_pretrained(model: nn.Module, source: str, adapt: Callable | None = None
 
 
 def first_line(error: Exception) -> str:
+    refused = re.search(r'WeightsUnpickler error: (.*)', str(error))  # behind wrong advice
+    if refused:
+        return refused[1][:200]
     return next(iter(str(error).splitlines()), type(error).__name__)[:200]
 
 
