@@ -1,4 +1,4 @@
-"""Weight files of a few bytes that claim gigabytes, petabytes: refused, and nothing is allocated."""
+"""Files of a few bytes that claim gigabytes, petabytes: refused, and nothing is allocated."""
 import io
 import json
 import pickle
@@ -155,7 +155,7 @@ def test_predictions(tmp_path):
         with peak_growth() as grown, pytest.raises(UserError):
             load_predictions(path)
         assert grown() < BOUND
-    for content in ({}, [], ['a'], [dict(img_path=3)], [dict(img_path='')], 'text', {'img_path': 1}):
+    for content in ({}, [], ['a'], [dict(img_path=3)], [dict(img_path='')], 'a', {'img_path': 1}):
         path.write_bytes(pickle.dumps(content))
         with pytest.raises(UserError, match='does not hold predictions'):
             load_predictions(path)
