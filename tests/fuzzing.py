@@ -51,7 +51,8 @@ def bounded(memory: int = MEMORY):
 
 NUMBERS = st.one_of(
     st.integers(-3, 70), st.integers(), st.floats(), st.floats(-10, 80),
-    st.sampled_from([2**31, 2**53, 2**63, 10**400, -1, 0, 1e308, float('nan'), float('inf'), 1e-320]))
+    st.sampled_from([2**31, 2**53, 2**63, 10**400, -1, 0, 1e308, float('nan'), float('inf'),
+                     1e-320]))
 TEXTS = st.one_of(st.text(max_size=6), st.sampled_from(
     ['../../etc/passwd', '/etc/passwd', '\x1b[2J', '<script>alert(1)</script>', 'a\nb', '\0', '1',
      'x' * 300, '\u202e', '\ud800', '']))

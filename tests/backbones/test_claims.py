@@ -11,8 +11,9 @@ import pytest
 import torch
 from memory import peak_growth
 
+from backbones import pretrained
 from backbones.claims import check_values
-from backbones.pretrained import read_checkpoint, read_weights
+from backbones.pretrained import load_pretrained, read_checkpoint, read_weights
 from downstream.errors import UserError
 from downstream.scoring.predictions import load_predictions
 
@@ -159,3 +160,37 @@ def test_predictions(tmp_path):
         path.write_bytes(pickle.dumps(content))
         with pytest.raises(UserError, match='does not hold predictions'):
             load_predictions(path)
+
+
+def test_names_of_tensors_in_logs_and_messages(tmp_path, monkeypatch):
+    """A file's names are a stranger's words: no escapes of a terminal, and not a megabyte."""
+    logged = []
+    monkeypatch.setattr(pretrained, 'print_log', lambda text, **_: logged.append(text))
+    evil = {'\x1b[2Jerror: ' + '9' * 10000: torch.ones(1), '\u202eabc.weight': torch.ones(1)}
+    evil |= {f'a{i}.weight': torch.ones(0) for i in range(5000)}
+    model = torch.nn.Linear(50, 50)
+    torch.save({**model.state_dict(), **evil}, tmp_path / 'w.pth')
+    load_pretrained(model, str(tmp_path / 'w.pth'))
+    torch.save(evil, tmp_path / 'w.pth')
+    with pytest.raises(ValueError) as error:
+        load_pretrained(model, str(tmp_path / 'w.pth'))
+    for text in (logged[0], str(error.value)):
+        assert len(text) < 3000 and all(c.isprintable() or c == '\n' for c in text)
+        assert r'\x1b[2Jerror' in text
+
+
+def test_complex_numbers_are_no_weights_of_a_real_model(tmp_path):
+    """torch would leave the imaginary part out, with a warning."""
+    model = torch.nn.Linear(2, 3)
+    torch.save({name: value * 1j for name, value in model.state_dict().items()},
+               tmp_path / 'w.pth')
+    with pytest.raises(ValueError, match=r'weight: complex \(3, 2\) in the file, \(3, 2\) in the'):
+        load_pretrained(model, str(tmp_path / 'w.pth'))
+
+
+def test_keys_that_are_no_names(tmp_path):
+    torch.save({'weight': torch.ones(3, 2), 'bias': torch.ones(3), 5: torch.ones(1)},
+               tmp_path / 'w.pth')
+    model = torch.nn.Linear(2, 3)
+    assert load_pretrained(model, str(tmp_path / 'w.pth')) == ([], [])
+    assert model.weight.sum() == 6
