@@ -11,7 +11,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from memory import peak_growth
 
@@ -23,7 +23,9 @@ MEMORY = 300 << 20  # bytes
 def examples(count: int):
     """A decorator: so many examples in the suite, always the same ones."""
     return settings(max_examples=LONG or count, derandomize=not LONG, database=None, deadline=None,
-                    suppress_health_check=list(HealthCheck), print_blob=bool(LONG))
+                    suppress_health_check=list(HealthCheck), print_blob=bool(LONG),
+                    # the first finding ends a long run; in the suite it is made small first
+                    phases=[Phase.generate] if LONG else list(Phase))
 
 
 class TooLong(BaseException):

@@ -3,14 +3,13 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from backbones.download import CHUNK, Meter, Refused, check_space
 
-from ..errors import UserError
+from ..errors import UserError, shown
 
 BOMB = 100  # times its size is more than an archive of images or annotations unpacks to
 LEAST = 1 << 20  # bytes that any archive may unpack to
@@ -139,12 +138,12 @@ def unpack(archive: Path, into: Path, strip: str = '', flat: bool = False) -> in
         raise UserError(f'{archive} cannot be unpacked: {error}') from None
     except UserError as error:
         raise UserError(f'{archive} is not unpacked: {error}') from None
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError,
-            NotImplementedError) as error:
-        raise UserError(f'{archive} is damaged, or not whole, or no archive ({error}): delete it, '
-                        'and the same command fetches it again') from None
     except OSError as error:
         raise UserError(f'{archive} cannot be unpacked: {error}') from None
+    except Exception as error:  # damaged bytes make the readers stumble in any way
+        words = shown(str(error) or type(error).__name__)
+        raise UserError(f'{archive} is damaged, or not whole, or no archive ({words}): delete it, '
+                        'and the same command fetches it again') from None
     return count
 
 

@@ -61,10 +61,13 @@ def load_from_file(filename, map_location='cpu', **_):
         state = weights_in(checkpoint, filename)
         rest = {} if state is checkpoint else {
             key: value for key, value in checkpoint.items() if key not in CONTAINERS}
+        state = {name: value for name, value in state.items() if isinstance(name, str)}
         if 'meta' in rest:
             rest['meta'] = plain_meta(rest['meta'])
         if origin := origin_of(state):
-            state = keep_coco_classes(from_origin(state, origin))
+            state = keep_coco_classes(from_origin(
+                {name: value for name, value in state.items() if isinstance(value, torch.Tensor)},
+                origin))
             rest['meta'] = {**rest.get('meta', {}), 'dino': origin.variant}
     except ValueError as error:
         raise UserError(str(error)) from None

@@ -100,7 +100,7 @@ def scores_itself(content: dict, classes: tuple, folder: Path, images: Path, mas
             assert scores.stats[0] > 0.999 or all(a['iscrowd'] for a in content['annotations'])
 
 
-@examples(60)
+@examples(40)
 @given(changed(DETECTION))
 def test_fuzz_coco(images, content):
     with bounded() as folder:
@@ -115,7 +115,7 @@ def test_fuzz_coco(images, content):
             scores_itself(check.content, check.classes, folder, images, not check.without_mask)
 
 
-@examples(60)
+@examples(40)
 @given(damaged(json.dumps(DETECTION).encode()))
 def test_fuzz_coco_bytes(images, content):
     with bounded() as folder:
@@ -130,7 +130,7 @@ def test_fuzz_coco_bytes(images, content):
             scores_itself(check.content, check.classes, folder, images, not check.without_mask)
 
 
-@examples(50)
+@examples(30)
 @given(changed(PANOPTIC))
 def test_fuzz_panoptic(images, content):
     with bounded() as folder:
@@ -165,7 +165,7 @@ MAPS = [file_of(LABELS.astype(np.uint8)), file_of(LABELS.astype(np.uint16)),
 VALUES = {0: 0, 1: 1, 2: 255}
 
 
-@examples(150)
+@examples(100)
 @given(st.sampled_from(MAPS).flatmap(damaged))
 def test_fuzz_label_maps(content):
     """What a check calls good is loaded, with the numbers that it counted."""
@@ -193,7 +193,7 @@ PICTURES = [file_of(np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, 3)
             for kind in ('PNG', 'JPEG', 'BMP', 'TIFF', 'WEBP')]
 
 
-@examples(100)
+@examples(60)
 @given(st.sampled_from(PICTURES).flatmap(damaged))
 def test_fuzz_images(content):
     with bounded() as folder:
@@ -230,7 +230,7 @@ ARCHIVES = [(name, archive(kind)) for name, kind in (
     ('x.zip', '.zip'), ('x.tar', ':'), ('x.tar.gz', ':gz'), ('x.tar.xz', ':xz'))]
 
 
-@examples(150)
+@examples(100)
 @given(st.sampled_from(ARCHIVES).flatmap(lambda pair: st.tuples(
     st.just(pair[0]), damaged(pair[1]))))
 def test_fuzz_archives(archive):

@@ -160,6 +160,9 @@ def test_damage(tmp_path):
         with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):
             unpack(tmp_path / 'x.zip', tmp_path / 'out')
         assert sorted(found(tmp_path / 'out')) in ([], ['1.jpg'])
+    (tmp_path / 'x.tar.gz').write_bytes(b'\x1f\x8b\x08')  # on which tarfile raises a TypeError
+    with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):
+        unpack(tmp_path / 'x.tar.gz', tmp_path / 'out')
     tar = make(tmp_path / 'x.tar.gz', {'2.jpg': bytes(range(256)) * 2000})
     tar.write_bytes(tar.read_bytes()[:-500])
     with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):
