@@ -89,7 +89,7 @@ def test_fuzz_bytes(file):
     loads_or_tells(content, name)
 
 
-@examples(80)
+@examples(60)
 @given(damaged(pickled(PLAIN['x.pth'])))
 def test_fuzz_pickles(content):
     loads_or_tells(with_pickle(PLAIN['x.pth'], content), 'x.pth')
@@ -153,7 +153,7 @@ def edited(edits: list, top: str, meta) -> dict:
     return {top: state, 'meta': meta} if top else state
 
 
-@examples(60)
+@examples(40)
 @given(st.lists(st.tuples(st.sampled_from(sorted(HOW)), st.integers(0, 99), st.text(max_size=20),
                           st.integers(0, 9999)), min_size=1, max_size=4),
        st.sampled_from(TOPS), st.sampled_from(METAS))
