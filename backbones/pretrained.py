@@ -13,6 +13,7 @@ import torch
 from mmengine.logging import HistoryBuffer, print_log
 from torch import Tensor, nn
 
+from .claims import Claims, check_packed, check_values
 from .download import fetch
 from .weights import fetch_named, is_name
 
@@ -24,6 +25,8 @@ WRAPPERS = ('module.', 'model.')
 PARTS = ('backbone.', 'visual.')
 # Below this share of a backbone's parameters a file is taken for another model's.
 MIN_MATCHED = 0.9
+# Of the names in a file a message has so many, and so much of each.
+GROUPS, LONGEST = 40, 120
 
 # Families add to these what they know of files:
 # ``f(state) -> (state under our names, whose names they were)``, or None if they are not those;
@@ -66,7 +69,8 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
         What the file holds.
 
     Raises:
-        ValueError: no such file, not a weight file, or one that holds more than plain data.
+        ValueError: no such file, not a weight file, or one that holds more than plain data or
+            claims to hold more than it can.
     """
     source = str(source)
     path = local_file(source)
@@ -80,16 +84,25 @@ def read_checkpoint(source: str, map_location='cpu') -> dict:
     else:
         read = partial(torch.load, path, map_location=map_location, weights_only=True)
     try:
-        return read()
+        if source in TRUSTED:
+            return read()
+        size = path.stat().st_size
+        check_packed(path, size)
+        content = read()
+        check_values(content, size)
+        return content
     except OSError as error:
         raise ValueError(f'{source} cannot be read: {error}') from None
+    except Claims as error:
+        raise ValueError(f'{source} {error}') from None
     except Exception as error:  # damaged bytes make the readers stumble in any way
         unsafe = re.search(r'GLOBAL (\S+)', str(error))
         if unsafe:
             raise ValueError(
-                f'{source} holds more than weights ({unsafe[1]}), and reading that would run code '
-                'from the file, which is refused; ask its author for a file of tensors, or, if '
-                'you trust whoever made it with this machine, say --trust-checkpoint') from None
+                f'{source} holds more than weights ({shown(unsafe[1])}), and reading that would '
+                'run code from the file, which is refused; ask its author for a file of tensors, '
+                'or, if you trust whoever made it with this machine, say --trust-checkpoint'
+            ) from None
         raise ValueError(f'{source} is no weight file, or not all of it: it cannot be read '
                          f'({first_line(error)}); copy or download it again') from None
 
@@ -157,7 +170,8 @@ def read_weights(source: str) -> tuple[dict[str, Tensor], str]:
 
 def our_names(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], str]:
     """A bare backbone's names: without what wraps them, and translated from other libraries'."""
-    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    state = {name: value for name, value in state.items()
+             if isinstance(name, str) and isinstance(value, Tensor)}
     before = None
     while state.keys() != before:  # prefixes nest in any order
         before = state.keys()
@@ -208,7 +222,8 @@ class Match:
                  changed: Sequence[str] = (), optional: Collection[str] = ()):
         self.state, self.own, self.changed = state, own, changed
         self.fits = {name: value for name, value in state.items()
-                     if name in own and value.shape == own[name].shape}
+                     if name in own and value.shape == own[name].shape
+                     and value.is_complex() == own[name].is_complex()}
         self.wrong = [name for name in state if name in own and name not in self.fits]
         self.missing = [name for name in own if name not in state]
         self.unexpected = [name for name in state if name not in own and name not in optional]
@@ -230,10 +245,13 @@ class Match:
 
     def differences(self, most: int = 3) -> str:
         """The first tensors that do not fit, in words."""
-        lines = [f'{name}: {tuple(self.state[name].shape)} in the file, '
-                 f'{tuple(self.own[name].shape)} in the model' for name in self.wrong[:most]]
+        def form(value: Tensor) -> str:
+            return 'complex ' * value.is_complex() + shown(tuple(value.shape))
+
+        lines = [f'{name}: {form(self.state[name])} in the file, {form(self.own[name])} in the '
+                 'model' for name in self.wrong[:most]]
         lines += [f'{name}: not in the file' for name in self.missing[:most]]
-        lines += [f'{name}: not in the model' for name in self.unexpected[:most]]
+        lines += [f'{shown(name)}: not in the model' for name in self.unexpected[:most]]
         lines += [f'{names[0]} to {names[-1]}: one tensor in the model, several in the file'
                   for names in self.unequal[:most]]
         return '\n  '.join(lines[:2 * most])
@@ -315,7 +333,9 @@ def load_pretrained(model: nn.Module, source: str, adapt: Callable | None = None
 
 
 def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+    refused = re.search(r'WeightsUnpickler error: (.*)', str(error))  # behind wrong advice
+    return shown(refused[1] if refused else
+                 next(iter(str(error).splitlines()), type(error).__name__), 200)
 
 
 def summary(items) -> str:
@@ -327,4 +347,11 @@ def grouped(names) -> str:
     """Names gathered by module, block numbers folded: 'layers.*.norm1 (24)', or 'none'."""
     modules = Counter('.'.join('*' if part.isdigit() else part for part in name.split('.')[:-1])
                       or name for name in names)
-    return ', '.join(f'{module} ({n})' for module, n in modules.items()) or 'none'
+    words = [f'{shown(module)} ({n})' for module, n in list(modules.items())[:GROUPS]]
+    return ', '.join(words + ['…'] * (len(modules) > GROUPS)) or 'none'
+
+
+def shown(name, longest: int = LONGEST) -> str:
+    """A name that a file has, for a message: its beginning, control characters written out."""
+    text = ''.join(c if c.isprintable() else repr(c)[1:-1] for c in str(name)[:longest])
+    return text + '…' * (len(str(name)) > longest)

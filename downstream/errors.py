@@ -45,6 +45,11 @@ def printable(text: str) -> str:
     return ''.join(c if c.isprintable() or c == '\n' else repr(c)[1:-1] for c in text)
 
 
+def one_line(text: str) -> str:
+    """:func:`printable` text of one line: names of files may hold line breaks."""
+    return printable(text).replace('\n', '\\n')
+
+
 def user_message(error):
     """The text to show alone when the person can put the error right, None otherwise.
 

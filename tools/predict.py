@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from backbones.pretrained import local_file
-from downstream.errors import UserError, one_message
+from downstream.errors import UserError, one_message, printable
 from downstream.looking.inputs import find_inputs
 from downstream.looking.onnx_model import of_onnx
 from downstream.looking.outputs import Output
@@ -82,7 +82,7 @@ def main(argv=None):
              state=[file.stat().st_size, file.stat().st_mtime_ns] if file.is_file() else None))
     skipped = output.run(inputs, args.fresh)
     for note in [*notes, *predictor.notes, *output.notes]:
-        print(note)
+        print(printable(note))
     print(f'{len(inputs) - len(skipped)} of {len(inputs)} done: {args.out}')
     if skipped:
         sys.exit('\n'.join(f'skipped: {why}' for why in skipped.values()))

@@ -3,6 +3,7 @@ import contextlib
 import gc
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,24 +12,30 @@ from ruamel.yaml import YAML, YAMLError
 from ..errors import UserError
 from ..saving import write_whole
 
+WAYS = 100  # more than that lead to no folder of a data set, by links
 IMAGES = '.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp'
 
 
-def walk(folder: str, above: tuple = ()) -> Iterator[str]:
+def walk(folder: str, above: tuple = (), times: Counter | None = None) -> Iterator[str]:
     """The files below a folder, in links to folders too, but no pipes and devices: they block.
 
     Raises:
-        UserError: a folder cannot be read.
+        UserError: a folder cannot be read, or links lead to it again and again.
     """
+    times = Counter() if times is None else times
     try:
         status = os.stat(folder)
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(f'the folder {folder} cannot be read: {error.strerror}') from None
     here = status.st_dev, status.st_ino
+    times[here] += 1
+    if times[here] > WAYS:  # ten folders that link to each other are a million folders
+        raise UserError(f'over {WAYS} links lead to the folder {os.path.realpath(folder)}: take '
+                        'out those that folders of the data have to each other')
     for entry in entries if here not in above else ():  # a link may lead back up
         if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
-            yield from walk(entry.path, (*above, here))
+            yield from walk(entry.path, (*above, here), times)
         elif os.path.isfile(entry) if entry.is_symlink() else entry.is_file():
             yield entry.path
 

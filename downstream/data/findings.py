@@ -1,7 +1,7 @@
 """What a check of data finds: counted, with examples and a remedy; errors stop, warnings don't."""
 from dataclasses import dataclass, field
 
-from ..errors import UserError, printable
+from ..errors import UserError, one_line
 
 SHOWN = 5  # examples in a message
 LONGEST = 200  # characters of one
@@ -41,9 +41,9 @@ class Finding:
                              for name in map(str, self.examples[:SHOWN]))
         if self.count > SHOWN:
             examples += ', …'
-        return printable(f'{self.where}: {number} {self.what}'
-                         + (f' ({examples})' if examples else '')
-                         + (f'; {self.remedy}' if self.remedy else '')).replace('\n', '\\n')
+        return one_line(f'{self.where}: {number} {self.what}'
+                        + (f' ({examples})' if examples else '')
+                        + (f'; {self.remedy}' if self.remedy else ''))
 
 
 def stop_at_errors(findings: list[Finding]) -> list[str]:

@@ -1,4 +1,5 @@
 """Sizes and EXIF rotations of images, from their headers."""
+import io
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ from .cache import Cache, Files
 SIDEWAYS = 5, 6, 7, 8  # EXIF orientations that exchange width and height
 PART = 200  # images that a thread reads at a time: handing over one takes as long as reading it
 
+BOMB = 'an image of more pixels than any machine should decode'
+
 Header = tuple[tuple[int, int], int]  # ((width, height) as stored, EXIF orientation)
 
 
@@ -20,9 +23,22 @@ def header(path) -> Header | str:
         with Image.open(path) as image:
             return image.size, image.getexif().get(ExifTags.Base.Orientation, 1)
     except Image.DecompressionBombError:
-        return 'an image of more pixels than any machine should decode'
+        return BOMB
     except Exception as error:  # what a damaged header makes Pillow do is anybody's guess
         return f'{type(error).__name__}'
+
+
+def check_pixels(content: bytes):
+    """Raise OSError where an image's header claims more pixels than Pillow takes (179 million).
+
+    OpenCV takes six times as many, and fills gigabytes with what a few bytes say.
+    """
+    try:
+        Image.open(io.BytesIO(content)).close()
+    except Image.DecompressionBombError:
+        raise OSError(BOMB) from None
+    except Exception:  # damaged, or of a kind that OpenCV alone knows: it will see
+        return
 
 
 def headers(paths: Iterable) -> list[Header | str]:

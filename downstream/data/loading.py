@@ -14,6 +14,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 
 from ..errors import UserError
+from .headers import BOMB, check_pixels
 
 UNKNOWN = -1  # in a table of label values
 REPAIR = 'get the file again, then go on with tools/train.py CONFIG --resume'
@@ -52,10 +53,12 @@ class LoadImage(LoadImageFromFile):
 
     Some OpenCV versions fill the missing part of a truncated JPEG with grey and say nothing. A
     JPEG that does not end in its end marker is therefore decoded by Pillow too, which raises;
-    complete files with something behind the marker pass.
+    complete files with something behind the marker pass. What claims more pixels than Pillow takes
+    is not decoded at all.
 
     Raises:
-        UserError: the image is missing, truncated or not an image (unless ``ignore_empty``).
+        UserError: the image is missing, truncated, not an image or far too large (unless
+            ``ignore_empty``).
     """
 
     def transform(self, results):
@@ -65,15 +68,17 @@ class LoadImage(LoadImageFromFile):
             content = fileio.get(path, backend_args=self.backend_args)
             if not content:
                 raise OSError('the file is empty')  # which OpenCV takes for a bug of the caller
+            check_pixels(content)
             if content[:2] == b'\xff\xd8' and content.rstrip(b'\0')[-2:] != b'\xff\xd9':
                 Image.open(io.BytesIO(content)).load()
             img = mmcv.imfrombytes(content, flag=self.color_type, backend=self.imdecode_backend)
             if img is None:
                 raise OSError('truncated, or not an image')
-        except OSError as error:
+        except Exception as error:  # what damaged bytes make the decoders do is anybody's guess
             if self.ignore_empty:
                 return None
-            raise UserError(f'image {path} cannot be loaded: {error}; {REPAIR}') from None
+            raise UserError(f'image {path} cannot be loaded: {words_of(error)}; {REPAIR}'
+                            ) from None
         if self.to_float32:
             img = img.astype(np.float32)
         results['img'] = img
@@ -110,16 +115,18 @@ class LoadLabels(BaseTransform):
         path = results['seg_map_path']
         try:
             results = self.load(results)
-        except OSError as error:  # Pillow's, for missing, truncated and foreign files alike
-            raise UserError(f'label map {path} cannot be loaded: {error}; {REPAIR}') from None
+        except Exception as error:  # Pillow's, for missing and damaged files, of any kind
+            raise UserError(f'label map {path} cannot be loaded: {words_of(error)}; {REPAIR}'
+                            ) from None
         shape = results['gt_seg_map'].shape
         if shape != tuple(results['ori_shape']):
             raise UserError(f'label map {path} has the shape {shape}, its image '
                             f'{results["img_path"]} {tuple(results["ori_shape"])}: it should have '
                             'one class number a pixel')
         if self.table is not None:
-            if '://' not in path and (largest := largest_value(path)) > 255:
-                raise UserError(f'label map {path} has the value {largest}: values are 0 to 255')
+            if '://' not in path and (strange := strange_value(path)) is not None:
+                raise UserError(f'label map {path} has the value {strange:g}: values are whole '
+                                'numbers from 0 to 255')
             classes = self.table[results['gt_seg_map']]
             if (classes == UNKNOWN).any():
                 strange = np.unique(results['gt_seg_map'][classes == UNKNOWN]).tolist()
@@ -129,11 +136,24 @@ class LoadLabels(BaseTransform):
         return results
 
 
-def largest_value(path: str) -> int:
-    """Of a label map with more than a byte a pixel, of which mmseg keeps the low one; 0 of others.
+def words_of(error: Exception) -> str:
+    """What a decoder has to say, in short."""
+    if isinstance(error, Image.DecompressionBombError):
+        return BOMB
+    return ' '.join(str(error).split())[:200] or type(error).__name__
+
+
+def strange_value(path: str) -> float | None:
+    """The first value that is no byte, in a label map with more than a byte a pixel.
+
+    (mmseg keeps the low byte: 256 would be 0, and -1 would be 255.)
     """
     with Image.open(path) as image:
-        return int(np.asarray(image).max()) if image.mode[0] in 'IF' else 0
+        if image.mode[0] not in 'IF':
+            return None
+        numbers = np.asarray(image)
+    strange = numbers[~np.isin(numbers, np.arange(256))]
+    return float(strange[0]) if strange.size else None
 
 
 def what_they_may_mean(values: list[int]) -> str:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from mmengine.config import Config
 
-from ..errors import UserError
+from ..errors import UserError, one_line, printable
 from .checks import OTHER_CLASSES
 from .coco import CocoCheck, read_coco
 from .files import images_in, write_json
@@ -66,7 +66,12 @@ def use_data(cfg: Config, source: str, val_split: float = 0.) -> list[str]:
     # A small set is trained with other batches than eight GPUs': the rate follows.
     if 'base_batch_size' in (cfg.get('auto_scale_lr') or {}):
         cfg.auto_scale_lr.enable = True
-    return notes
+    return in_lines(notes)
+
+
+def in_lines(notes: list[str]) -> list[str]:
+    """Notes as a log takes them, the first of which has several lines; names may hold anything."""
+    return [printable(notes[0]), *map(one_line, notes[1:])]
 
 
 @dataclass
@@ -103,13 +108,13 @@ def examine(source: str, kind: str) -> Examined:
             lines.append(f'{name}: {len(checks[name].listed):,} images, '
                          f'{len(layout.classes)} classes')
             findings += checks[name].findings
-        return Examined(layout, lines, findings, checks)
+        return Examined(layout, in_lines(lines), findings, checks)
     with TemporaryDirectory() as folder:
         if layout.suffix:
             more, findings = to_coco(layout, Path(folder))
             lines += more
             if any(finding.error for finding in findings):
-                return Examined(layout, lines, findings, checks)
+                return Examined(layout, in_lines(lines), findings, checks)
         checks = check_panoptic(layout, None) if kind == PANOPTIC else check_splits(layout)
     for name, check in checks.items():
         objects = check.objects()
@@ -121,7 +126,7 @@ def examine(source: str, kind: str) -> Examined:
                   + ' stuff' * (category.get('isthing') == 0)
                   for category in check.content['categories']]
         findings += check.findings
-    return Examined(layout, lines, findings, checks)
+    return Examined(layout, in_lines(lines), findings, checks)
 
 
 def kind_of_experiment(cfg: Config) -> str:

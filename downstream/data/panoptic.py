@@ -10,6 +10,7 @@ from mmdet.evaluation.functional import INSTANCE_OFFSET
 from mmengine.registry import DATASETS, TRANSFORMS
 
 from ..errors import UserError
+from .headers import check_pixels
 from .loading import REPAIR
 
 
@@ -28,8 +29,9 @@ def read_ids(content: bytes) -> np.ndarray:
     """(H, W) int32 segment ids of a panoptic map's file.
 
     Raises:
-        OSError: it is truncated, or not an image.
+        OSError: it is truncated, not an image, or far too large.
     """
+    check_pixels(content)
     try:
         image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error:  # an empty file, or more pixels than OpenCV takes

@@ -3,17 +3,20 @@ import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from backbones.download import CHUNK, Meter, Refused, check_space
 
-from ..errors import UserError
+from ..errors import UserError, shown
 
 BOMB = 100  # times its size is more than an archive of images or annotations unpacks to
 LEAST = 1 << 20  # bytes that any archive may unpack to
+BLOCK = 512  # bytes that a file counts for at least, as in a .tar: ten million empty ones are much
+LONGEST = 1 << 16  # bytes of a name in a .tar, and of all else that is said of a file
+SAYING = {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE,
+          tarfile.SOLARIS_XHDTYPE}  # entries that say something of the next one
 
 
 class Member(NamedTuple):
@@ -23,6 +26,25 @@ class Member(NamedTuple):
     is_file: bool
     is_folder: bool
     open: object
+
+
+class Header(tarfile.TarInfo):
+    """What a .tar says of a file: tarfile reads it at once, however long it claims to be."""
+
+    @classmethod
+    def frombuf(cls, buf, encoding, errors):
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in SAYING and header.size > LONGEST:
+            raise UserError(f'it has a name, or a note on a file, of {header.size:,} bytes')
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            header.refuse_holes()
+        return header
+
+    def refuse_holes(self, *_):
+        raise UserError(f'it holds {self.name!r}, a file with holes (sparse), whose list of holes '
+                        'may be endless')
+
+    _proc_gnusparse_10 = refuse_holes  # such a file's other form; it has no name of its own
 
 
 def members(archive: Path) -> Iterator[Member]:
@@ -35,7 +57,7 @@ def members(archive: Path) -> Iterator[Member]:
                              kind in (0, stat.S_IFREG) and not info.is_dir(),
                              info.is_dir(), lambda info=info, file=file: file.open(info))
     else:
-        with tarfile.open(archive, 'r|*') as file:
+        with tarfile.open(archive, 'r|*', tarinfo=Header) as file:
             for info in file:
                 yield Member(info.name, info.size, info.isreg(), info.isdir(),
                              lambda info=info, file=file: file.extractfile(info))
@@ -53,6 +75,8 @@ def place(member: Member, into: Path, strip: str, flat: bool) -> Path | None:
         raise UserError(f'it holds {member.name!r}, which would go outside of its folder')
     if member.is_folder:
         return None
+    if not path.name:
+        raise UserError('it holds a file without a name')
     if not member.is_file:
         raise UserError(f'it holds {member.name!r}, which is a link or a device')
     if path.parts[0] == '__MACOSX' or path.name.startswith('._'):
@@ -61,6 +85,8 @@ def place(member: Member, into: Path, strip: str, flat: bool) -> Path | None:
         if path.parts[:1] != (strip, ):
             return None
         path = path.relative_to(strip)
+        if not path.name:
+            raise UserError(f'it holds {strip!r}, which should be a folder')
     return into / (path.name if flat else path)
 
 
@@ -84,22 +110,23 @@ def unpack(archive: Path, into: Path, strip: str = '', flat: bool = False) -> in
         if zipfile.is_zipfile(archive):
             wanted = [(member, target) for member in members(archive)
                       if (target := place(member, into, strip, flat))]
-            check_total(sum(member.size for member, _ in wanted), limit)
+            check_total(sum(room(member) for member, _ in wanted), limit)
             into.mkdir(parents=True, exist_ok=True)
             total = sum(member.size for member, target in wanted if not is_there(member, target))
             check_space(into, total)
         else:
             total = None
-        count = done = 0
+        count = done = taken = 0
         with Meter(f'unpacking {archive.name}', total, bytes=True) as meter:
             for member in members(archive):
                 target = place(member, into, strip, flat)
                 if target is None:
                     continue
                 count += 1
+                taken += room(member)
+                check_total(taken, limit)
                 if is_there(member, target):
                     continue
-                check_total(done + member.size, limit)
                 if total is None:
                     check_space(archive.parent, member.size)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,17 +138,21 @@ def unpack(archive: Path, into: Path, strip: str = '', flat: bool = False) -> in
         raise UserError(f'{archive} cannot be unpacked: {error}') from None
     except UserError as error:
         raise UserError(f'{archive} is not unpacked: {error}') from None
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, RuntimeError,
-            NotImplementedError) as error:
-        raise UserError(f'{archive} is damaged, or not whole, or no archive ({error}): delete it, '
-                        'and the same command fetches it again') from None
     except OSError as error:
         raise UserError(f'{archive} cannot be unpacked: {error}') from None
+    except Exception as error:  # damaged bytes make the readers stumble in any way
+        words = shown(str(error) or type(error).__name__)
+        raise UserError(f'{archive} is damaged, or not whole, or no archive ({words}): delete it, '
+                        'and the same command fetches it again') from None
     return count
 
 
 def is_there(member: Member, target: Path) -> bool:
     return target.is_file() and target.stat().st_size == member.size
+
+
+def room(member: Member) -> int:
+    return max(member.size, BLOCK)
 
 
 def check_total(size: int, limit: int):

@@ -21,6 +21,7 @@ COLORS = '#0072b2', '#d55e00', '#009e73', '#cc79a7', '#b8860b', '#56b4e9', '#8c6
 INK = '#010203'  # stands for the page's own colour of text, light or dark
 STYLE = {
     'svg.fonttype': 'none', 'font.size': 11, 'figure.constrained_layout.use': True,
+    'text.parse_math': False,  # a class may be called $x$
     'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.alpha': 0.25,
     'axes.prop_cycle': matplotlib.cycler(color=COLORS), **dict.fromkeys(
         ['text.color', 'axes.labelcolor', 'axes.edgecolor', 'xtick.color', 'ytick.color',

@@ -12,6 +12,8 @@ from ..errors import UserError
 from ..saving import write_whole
 
 LONGEST = 480  # pixels of a picture's longer side
+# Names may hold escapes of a terminal, in which somebody may look at a page's text too.
+CONTROLS = {i: repr(chr(i))[1:-1] for i in (*range(32), *range(127, 160)) if chr(i) not in '\t\n\r'}
 
 
 def template(name: str, **filters) -> jinja2.Template:
@@ -46,7 +48,7 @@ def save_page(text: str, folder: Path, flag: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         page = folder / 'index.html'
         # Names of files may hold bytes that are no text.
-        write_whole(page, text.encode(errors='backslashreplace'))
+        write_whole(page, text.translate(CONTROLS).encode(errors='backslashreplace'))
     except OSError as error:
         raise UserError(f'{flag} {folder} cannot be written: {error.strerror}') from None
     return page

@@ -1,13 +1,12 @@
 """Pictures of predictions."""
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from mmengine.structures import InstanceData, PixelData
 from PIL import Image
 
-from ..data.panoptic import rgb_to_id
+from ..data.panoptic import read_ids
 from ..scoring.predictions import SHOWN
 
 
@@ -54,7 +53,7 @@ def panoptic_sample(dataset, index: int, prediction: dict):
     from mmdet.evaluation.functional import INSTANCE_OFFSET
     from mmdet.structures import DetDataSample
     info = dataset.get_data_info(index)
-    ids = rgb_to_id(cv2.imread(info['seg_map_path'])[..., ::-1])
+    ids = read_ids(Path(info['seg_map_path']).read_bytes())
     nothing = len(dataset.metainfo['classes'])
     truth = np.full((1, *ids.shape), nothing, np.int64)
     for number, segment in enumerate(info['segments_info']):

@@ -3,6 +3,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import pickle
 import re
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from mmengine.registry import DATASETS, METRICS, init_default_scope
+
+from backbones.claims import Claims, check_packed, check_values, encoded
 
 from ..data.parts import leaves, metrics_of
 from ..errors import UserError
@@ -26,11 +29,16 @@ SHOWN = 0.3  # boxes of a lower score are neither drawn nor counted in an image'
 # All that a file of plain values and tensors names. torch's own function would unpickle anything.
 SAFE = {
     ('collections', 'OrderedDict'): OrderedDict,
-    ('_codecs', 'encode'): lambda text, _: text.encode('latin1'),  # how old protocols write bytes
+    ('_codecs', 'encode'): encoded,
     ('torch._utils', '_rebuild_tensor_v2'): torch._utils._rebuild_tensor_v2,
-    ('torch.storage', '_load_from_bytes'): lambda content: torch.load(
-        io.BytesIO(content), map_location='cpu', weights_only=True),
+    ('torch.storage', '_load_from_bytes'): lambda content: storage_of(content),
 }
+
+
+def storage_of(content: bytes):
+    """A tensor's numbers, which torch writes as a file of its own."""
+    check_packed(io.BytesIO(content), len(content))
+    return torch.load(io.BytesIO(content), map_location='cpu', weights_only=True)
 
 
 class SafeUnpickler(pickle.Unpickler):
@@ -51,7 +59,12 @@ def load_predictions(path) -> list[dict]:
     try:
         with open(path, 'rb') as file:
             predictions = SafeUnpickler(file).load()
-        assert predictions and all(prediction['img_path'] for prediction in predictions)
+            check_values(predictions, os.fstat(file.fileno()).st_size)
+        assert predictions and isinstance(predictions, list)
+        assert all(isinstance(prediction['img_path'], str) and prediction['img_path']
+                   for prediction in predictions)
+    except Claims as error:
+        raise UserError(f'{path} {error}') from None
     except Exception as error:  # damaged bytes make the reader stumble in any way
         unsafe = re.search(r'GLOBAL (\S+)', str(error))
         raise UserError(f'{path} does not hold predictions as tools/test.py --out writes them'

@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from mmdet.evaluation.functional import INSTANCE_OFFSET
@@ -28,9 +27,9 @@ from pycocotools import mask as rle
 from ..data.checks import check_data, leaf_datasets, some
 from ..data.files import write_json
 from ..data.layouts import DETECTION, PANOPTIC, SEGMENTATION
-from ..data.loading import type_name, without_truth
+from ..data.loading import type_name, without_truth, words_of
 from ..data.own import kind_of_experiment
-from ..data.panoptic import encode_segments, rgb_to_id
+from ..data.panoptic import encode_segments, read_ids
 from ..data.parts import leaves, metrics_of, steps_of
 from ..errors import UserError
 from ..heads.dino import COCO_IDS
@@ -424,11 +423,12 @@ def read_labels(path: Path, _, cfg, dataset) -> list[dict]:
         try:
             with Image.open(file) as image:
                 found = np.asarray(image)
-        except OSError as error:
-            raise UserError(f'label map {file} cannot be read: {error}') from None
-        if found.ndim != 2 or found.min() < 0:
+        except Exception as error:  # what damaged bytes make Pillow do is anybody's guess
+            raise UserError(f'label map {file} cannot be read: {words_of(error)}') from None
+        if found.ndim != 2 or found.dtype.kind not in 'biu' or not (
+                0 <= found.min() <= found.max() < len(table)):
             raise UserError(f'label map {file} is a {image.mode} image, not one of numbers')
-        labels = table[found]
+        labels = table[found.astype(int)]
         if (labels < 0).any():
             raise UserError(f'label map {file} has the values {some(np.unique(found[labels < 0]))},'
                             f' which are no classes; the data set has {values.min()} to '
@@ -451,13 +451,14 @@ def read_panoptic(path: Path, content: dict, cfg, dataset) -> list[dict]:
 
     def read(entry, info):
         file = path.with_suffix('') / entry['file_name']
-        colours = cv2.imread(str(file)) if file.is_file() else None
-        if colours is None:
-            raise UserError(f'panoptic map {file} is missing, truncated or not an image')
-        if colours.shape[:2] != (info['height'], info['width']):
-            raise UserError(f'panoptic map {file} has the shape {colours.shape[:2]}, its image '
+        try:
+            ids = read_ids(file.read_bytes())
+        except OSError as error:
+            raise UserError(f'panoptic map {file} is missing, truncated or not an image: '
+                            f'{error}') from None
+        if ids.shape != (info['height'], info['width']):
+            raise UserError(f'panoptic map {file} has the shape {ids.shape}, its image '
                             f'{(info["height"], info["width"])}')
-        ids = rgb_to_id(colours[..., ::-1])
         seg = np.full(ids.shape, nothing, np.int64)
         for number, segment in enumerate(entry['segments_info']):
             seg[ids == segment['id']] = (places.labels[segment['category_id']]

@@ -1,4 +1,6 @@
 """Checkpoints: read without running anybody's code, refused when they do not fit the model."""
+import contextlib
+import json
 import os
 import re
 
@@ -20,7 +22,7 @@ from backbones.pretrained import (
 )
 from backbones.weights import entry_of, is_name
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..experiments import CONFIGS
 from ..heads.dino import (
     from_origin,
@@ -59,12 +61,48 @@ def load_from_file(filename, map_location='cpu', **_):
         state = weights_in(checkpoint, filename)
         rest = {} if state is checkpoint else {
             key: value for key, value in checkpoint.items() if key not in CONTAINERS}
+        state = {name: value for name, value in state.items() if isinstance(name, str)}
+        if 'meta' in rest:
+            rest['meta'] = plain_meta(rest['meta'])
         if origin := origin_of(state):
-            state = keep_coco_classes(from_origin(state, origin))
-            rest['meta'] = {**(rest.get('meta') or {}), 'dino': origin.variant}
+            state = keep_coco_classes(from_origin(
+                {name: value for name, value in state.items() if isinstance(value, torch.Tensor)},
+                origin))
+            rest['meta'] = {**rest.get('meta', {}), 'dino': origin.variant}
     except ValueError as error:
         raise UserError(str(error)) from None
     return {**rest, 'state_dict': state}
+
+
+def plain_meta(meta):
+    """What a file says of its training, without what is none of what these words mean elsewhere.
+
+    Returns:
+        A dict, {} for anything else; its 'dataset_meta' and 'dino' are dicts of such, classes are
+        names, a palette is colours.
+    """
+    def is_plain(key, value):
+        key, several = str(key).lower(), isinstance(value, list | tuple)
+        if key in ('classes', 'thing_classes', 'stuff_classes'):
+            return several and all(isinstance(name, str) for name in value)
+        if key == 'palette':
+            return several and all(isinstance(color, list | tuple) and len(color) == 3 and all(
+                isinstance(part, int) and 0 <= part <= 255 for part in color) for color in value)
+        if key == 'dino':
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(value) if isinstance(value, str) else value
+            return isinstance(value, dict) and all(
+                isinstance(part, str | int | float | None) for part in value.values())
+        return key != 'experiment_name' or isinstance(value, str)
+
+    if not isinstance(meta, dict):
+        return {}
+    kept = {key: value for key, value in meta.items() if is_plain(key, value)}
+    if 'dataset_meta' in kept:
+        inner = kept['dataset_meta'] if isinstance(kept['dataset_meta'], dict) else {}
+        kept['dataset_meta'] = {key: value for key, value in inner.items()
+                                if is_plain(key, value)}
+    return kept
 
 
 def tensors_of(state):
@@ -208,7 +246,7 @@ class CheckFits(Hook):
             checkpoint['state_dict'], lines = for_other_classes(
                 fit, here, classes_of(checkpoint), self.keep_classes)
             for line in lines:
-                runner.logger.info(f'{self.source}: {line}')
+                runner.logger.info(f'{self.source}: {printable(line)}')
         if self.resume and not {'meta', 'optimizer', 'message_hub'} <= checkpoint.keys():
             raise UserError(f'{self.source} holds weights only, no state of a training run to go '
                             'on from; begin a run with them with --cfg-options load_from=FILE')

@@ -42,6 +42,17 @@ def test_links_that_lead_back(tmp_path):
     assert len(names(tmp_path)) == 4  # a/1, a/b/2, b/2, b/a/1
 
 
+def test_links_of_every_folder_to_every_other(tmp_path):
+    """Ways through n such folders are n! and more: nobody would live to see the end."""
+    image(tmp_path / 'set/1.jpg')
+    for i in range(12):
+        (tmp_path / f'set/{i}').mkdir()
+        for j in range(12):
+            (tmp_path / f'set/{i}/{j}').symlink_to(tmp_path / f'set/{j}')
+    with pytest.raises(UserError, match='over 100 links lead to the folder .*: take out those'):
+        images_in(tmp_path / 'set')
+
+
 def test_what_is_no_folder_or_no_file(tmp_path):
     (tmp_path / 'x.yaml').mkdir()
     with pytest.raises(UserError, match='the folder .*no cannot be read: No such file'):

@@ -109,7 +109,7 @@ def test_labels_of_two_bytes(tmp_path, value):
     Image.fromarray(np.full((4, 4), 1, np.uint16)).save(path)
     assert (transform(dict(said, seg_fields=[]))['gt_seg_map'] == 1).all()
     Image.fromarray(np.full((4, 4), value, np.uint16)).save(path)
-    with pytest.raises(UserError, match=f'labels.png has the value {value}: values are 0 to 255'):
+    with pytest.raises(UserError, match=f'labels.png has the value {value}: values are whole'):
         transform(dict(said, seg_fields=[]))
 
 

@@ -1,4 +1,5 @@
 """Archives: what is unpacked, what is refused, and going on after a stop."""
+import gzip
 import io
 import stat
 import tarfile
@@ -6,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from memory import peak_growth
 
 from downstream.data import unpacking
 from downstream.data.unpacking import unpack
@@ -83,6 +85,71 @@ def test_bombs(tmp_path, suffix):
         not (tmp_path / 'out').exists())
 
 
+def test_empty_files_are_bounded_too(tmp_path):
+    """Ten million of them are a small .tar.gz, and all the inodes of a disk."""
+    archive = make(tmp_path / 'x.tar.gz', {f'{i}.jpg': b'' for i in range(9000)})
+    assert 100 * archive.stat().st_size < 9000 * 512
+    with pytest.raises(UserError, match='over 100 times its own size: no archive of a data set'):
+        unpack(archive, tmp_path / 'out')
+
+
+def blocks(path: Path, *headers: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with gzip.open(path, 'wb', 1) as file:
+        for info, content in headers:
+            file.write(info.tobuf(tarfile.GNU_FORMAT))
+            file.write(content + bytes(-len(content) % 512))
+    return path
+
+
+def entry(kind: bytes, size: int, name: str = '1.jpg') -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info
+
+
+@pytest.mark.parametrize('kind', [b'L', b'K', b'x', b'g', b'X'])
+def test_names_and_notes_of_gigabytes(tmp_path, kind):
+    """tarfile reads them at once: 64 MB here, in less than 1."""
+    archive = blocks(tmp_path / 'x.tar.gz', (entry(kind, 1 << 26), bytes(1 << 26)))
+    with peak_growth() as grown, pytest.raises(UserError, match=(
+            'x.tar.gz is not unpacked: it has a name, or a note on a file, of 67,108,864 bytes')):
+        unpack(archive, tmp_path / 'out')
+    assert grown() < 30 << 20
+
+
+def test_names_that_are_long(tmp_path):
+    """Longer than a plain header has room for: both ways of writing them."""
+    name = '/'.join(['folder' * 10] * 5) + '/1.jpg'
+    for form in tarfile.GNU_FORMAT, tarfile.PAX_FORMAT:
+        with tarfile.open(tmp_path / 'x.tar', 'w', format=form) as archive:
+            archive.addfile(entry(tarfile.REGTYPE, 3, name), io.BytesIO(b'one'))
+        assert unpack(tmp_path / 'x.tar', tmp_path / f'out{form}') == 1
+        assert found(tmp_path / f'out{form}') == {name: b'one'}
+
+
+def test_files_with_holes(tmp_path):
+    """Their lists of holes have no end but the archive's: old form, and the one in notes."""
+    note = b''.join(b'%d GNU.sparse.%s\n' % (len(text) + 15, text) for text in (
+        b'major=1', b'minor=0', b'realsize=1', b'name=a.jpg'))
+    for headers in ([(entry(b'S', 512), bytes(512))],
+                    [(entry(b'x', len(note)), note), (entry(b'0', 1 << 26), b'1' * (1 << 26))]):
+        archive = blocks(tmp_path / 'x.tar.gz', *headers)
+        with peak_growth() as grown, pytest.raises(UserError, match='a file with holes'):
+            unpack(archive, tmp_path / 'out')
+        assert grown() < 30 << 20
+
+
+@pytest.mark.parametrize('suffix', ['zip', 'tar.gz'])
+def test_files_without_a_name(tmp_path, suffix):
+    archive = make(tmp_path / f'x.{suffix}', {'.': b'a'})
+    with pytest.raises(UserError, match='it holds a file without a name'):
+        unpack(archive, tmp_path / 'out')
+    archive = make(tmp_path / f'x.{suffix}', {'top': b'a'})
+    with pytest.raises(UserError, match="it holds 'top', which should be a folder"):
+        unpack(archive, tmp_path / 'in' / 'out', strip='top')
+    assert not [path for path in tmp_path.rglob('*') if path.suffix == '.part']
+
+
 def test_damage(tmp_path):
     """A changed byte, an end that is missing, a web page: each is told, and nothing half stays."""
     whole = make(tmp_path / 'x.zip', {'1.jpg': b'one', '2.jpg': b'two' * 1000}).read_bytes()
@@ -93,6 +160,9 @@ def test_damage(tmp_path):
         with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):
             unpack(tmp_path / 'x.zip', tmp_path / 'out')
         assert sorted(found(tmp_path / 'out')) in ([], ['1.jpg'])
+    (tmp_path / 'x.tar.gz').write_bytes(b'\x1f\x8b\x08')  # on which tarfile raises a TypeError
+    with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):
+        unpack(tmp_path / 'x.tar.gz', tmp_path / 'out')
     tar = make(tmp_path / 'x.tar.gz', {'2.jpg': bytes(range(256)) * 2000})
     tar.write_bytes(tar.read_bytes()[:-500])
     with pytest.raises(UserError, match='is damaged, or not whole, or no archive'):

@@ -16,7 +16,8 @@ from backbones.pretrained import TRUSTED, history_method
 from downstream import errors
 from downstream.errors import UserError
 from downstream.training import checkpoints
-from downstream.training.checkpoints import check_name
+from downstream.training.checkpoints import check_name, load_from_file, plain_meta
+from downstream.training.fine_tuning import classes_of
 
 CONFIGS = Path(__file__).resolve().parents[3] / 'configs'
 train, score = command('train').main, command('test').main
@@ -188,3 +189,27 @@ def test_a_name_of_another_dino_is_refused_before_it_is_fetched(monkeypatch):
             ('dino_focalnet_l_4scale_12e_detrex', 'dino_focalnet_l_4scale_36e_detrex'),
             ('maskrcnn_focalnet_t_1x', 'maskrcnn_focalnet_t_3x')):
         check_name(Config.fromfile(CONFIGS / f'{experiment}.py'), name)
+
+
+@pytest.mark.parametrize('meta, kept', [
+    (None, {}), (3, {}), ([], {}), ({'epoch': 3, 'experiment_name': 4}, {'epoch': 3}),
+    ({'dataset_meta': 3, 'dino': 3}, {'dataset_meta': {}}),
+    ({'dataset_meta': {'classes': 3, 'palette': [[1, 2]], 'a': 1}}, {'dataset_meta': {'a': 1}}),
+    ({'dataset_meta': {'classes': ('a', 3)}, 'dino': '[' * 9999}, {'dataset_meta': {}}),
+    ({'CLASSES': ['a'], 'PALETTE': 'red'}, {'CLASSES': ['a']})])
+def test_what_a_file_says_of_itself_may_be_anything(tmp_path, meta, kept):
+    torch.save(dict(state_dict={'a': torch.ones(1)}, meta=meta), tmp_path / 'w.pth')
+    found = load_from_file(str(tmp_path / 'w.pth'))['meta']
+    assert found == kept and classes_of({'meta': found}) in ((), ('a', ))
+    good = dict(epoch=1, experiment_name='a', dino='{"two_stage": true}', dataset_meta=dict(
+        classes=['a', 'b'], palette=[(1, 2, 3), [4, 5, 6]]))
+    assert plain_meta(good) == good
+
+
+def test_keys_that_are_no_names(tmp_path):
+    """Beside those of a DINO, whose tensors are renamed."""
+    state = {'module.transformer.level_embed': torch.ones(4, 2), None: torch.ones(1), 3: 'a',
+             'module.class_embed.0.weight': None}
+    torch.save(dict(state_dict=state), tmp_path / 'w.pth')
+    found = load_from_file(str(tmp_path / 'w.pth'))['state_dict']
+    assert found and all(isinstance(name, str) for name in found)
