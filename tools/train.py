@@ -8,6 +8,7 @@ from mmengine.dist import get_world_size
 from downstream.data.checks import check_data
 from downstream.errors import one_message
 from downstream.next_steps import after_training
+from downstream.training.changes import SameExperiment
 from downstream.training.checkpoints import CheckFits
 from downstream.training.flags import about_weights, apply_flags, fit_to_data
 from downstream.training.launching import (
@@ -34,6 +35,9 @@ def parse_args(argv):
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on with a run that was stopped: from this checkpoint, or '
                              'from the latest in the work dir')
+    parser.add_argument('--allow-changes', action='store_true',
+                        help='with --resume: go on although what is trained, on what or how is '
+                             'set otherwise now (docs/weights.md)')
     parser.add_argument('--weights', metavar='NAME',
                         help="what the backbone starts from: auto (its own ImageNet weights), the "
                              'name of published ones, a file or URL, or none (docs/weights.md)')
@@ -72,12 +76,14 @@ def main(argv=None):
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
     track(cfg, args.log)
     check_data(cfg, 'train', 'val', checked=bool(args.data))
+    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
+    same = SameExperiment(cfg, source, args.allow_changes)
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
     for note in notes:
         runner.logger.warning(note)
-    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
     resume = bool(cfg.get('resume'))
+    runner.register_hook(same)
     runner.register_hook(CheckFits(source, whole=resume, resume=resume,
                                    allow_partial=args.allow_partial and not resume,
                                    keep_classes=args.keep_classes))

@@ -62,6 +62,8 @@ def load_from_file(filename, map_location='cpu', **_):
         if origin := origin_of(state):
             state = keep_coco_classes(from_origin(state, origin))
             rest['meta'] = {**(rest.get('meta') or {}), 'dino': origin.variant}
+        if isinstance(rest.get('meta'), dict):  # resuming, mmengine runs this text as Python
+            rest['meta'] = {key: value for key, value in rest['meta'].items() if key != 'config'}
     except ValueError as error:
         raise UserError(str(error)) from None
     return {**rest, 'state_dict': state}
@@ -170,6 +172,12 @@ def bare(model):
     return model
 
 
+def whole_state(runner):
+    """The tensors of a run's model by name; with FSDP, whose names and shapes alone count."""
+    whole = getattr(getattr(runner, 'strategy', None), 'whole', None)
+    return bare(runner.model).state_dict() if whole is None else whole
+
+
 class CheckFits(Hook):
     """Refuses a checkpoint that is not the model's, where mmengine only warns; logs what fitted.
 
@@ -194,10 +202,7 @@ class CheckFits(Hook):
             checkpoint['meta']['dino'] = variant
 
     def after_load_checkpoint(self, runner, checkpoint):
-        model = bare(runner.model)
-        own = getattr(getattr(runner, 'strategy', None), 'whole', None)  # with FSDP
-        if own is None:
-            own = model.state_dict()
+        model, own = bare(runner.model), whole_state(runner)
         buffers = {name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_buffers()}
         fit = Match(tensors_of(checkpoint['state_dict']), own, optional=buffers)
         check_fit(fit, model, self.source, checkpoint.get('meta') or {}, self.allow_partial,

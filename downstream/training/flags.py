@@ -38,6 +38,8 @@ def apply_flags(cfg, args):
     if args.resume:
         cfg.resume = True
         cfg.load_from = None if args.resume == 'auto' else args.resume
+    if args.allow_changes and not cfg.get('resume'):
+        raise UserError('--allow-changes: a run that goes on may be changed; it takes --resume')
     notes = use_weights(cfg, args.weights) if args.weights else []
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg')

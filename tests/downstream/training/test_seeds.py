@@ -60,7 +60,7 @@ def test_resuming_changes_nothing(request, tmp_path, monkeypatch, task, changes,
     length = f'train_cfg.{length}'
     train(config, 'straight', '--cfg-options', f'{length}=5', 'randomness.seed=7')
     train(config, 'stopped', '--cfg-options', f'{length}=2', 'randomness.seed=7')
-    train(config, 'stopped', '--resume', '--cfg-options', f'{length}=5')
+    train(config, 'stopped', '--resume', '--allow-changes', '--cfg-options', f'{length}=5')
 
     straight, stopped = (torch.load(find_latest_checkpoint(work_dir))
                          for work_dir in ('straight', 'stopped'))
