@@ -58,6 +58,8 @@ def parse_args(argv):
     parser.add_argument('--keep-classes', action='store_true',
                         help='when fine-tuning (--cfg-options load_from=CHECKPOINT) on other '
                              'classes: keep what was learned of those of the same name')
+    parser.add_argument('--deterministic', action='store_true',
+                        help='the same numbers each time, slower on GPUs (docs/weights.md)')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help="scale the learning rate with the batch size over the config's "
                              'auto_scale_lr.base_batch_size')
