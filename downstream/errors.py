@@ -73,6 +73,10 @@ def user_message(error):
             return text
         if type(error).__name__ == 'OutOfMemoryError' or "can't allocate memory" in text:
             return out_of_memory(text)
+        if isinstance(error, RuntimeError) and (
+                named := re.match(r'(\S+) does not have a deterministic implementation', text)):
+            return (f'--deterministic: {named[1]} of torch has no deterministic version on this '
+                    'device; train without, or with another layer')
         if (isinstance(error, (KeyError, TypeError))
                 and raised_in == 'mmengine.registry.build_functions'):
             return f'the config cannot be built: {text.split(" Please check")[0]}'
