@@ -19,6 +19,9 @@ def parse_args(argv):
     parser.add_argument('--resume', nargs='?', const='auto', metavar='CHECKPOINT',
                         help='go on with a run that was stopped: from this checkpoint, or '
                              'from the latest in the work dir')
+    parser.add_argument('--allow-changes', action='store_true',
+                        help='with --resume: go on although what is trained, on what or how is '
+                             'set otherwise now (docs/weights.md)')
     parser.add_argument('--weights', metavar='NAME',
                         help="what the backbone starts from: auto (its own ImageNet weights), the "
                              'name of published ones, a file or URL, or none (docs/weights.md)')
@@ -39,6 +42,8 @@ def parse_args(argv):
     parser.add_argument('--keep-classes', action='store_true',
                         help='when fine-tuning (--cfg-options load_from=CHECKPOINT) on other '
                              'classes: keep what was learned of those of the same name')
+    parser.add_argument('--deterministic', action='store_true',
+                        help='the same numbers each time, slower on GPUs (docs/weights.md)')
     parser.add_argument('--auto-scale-lr', action='store_true',
                         help="scale the learning rate with the batch size over the config's "
                              'auto_scale_lr.base_batch_size')

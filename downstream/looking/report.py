@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..scoring.complexity import complexity as count
 from ..scoring.predictions import build_dataset, load_predictions, score
 from ..training.checkpoints import load_from_file
-from ..training.launching import RUNNER_KEYS
+from ..training.options import RUNNER_KEYS
 from .charts import (
     COLORS,
     confused_pairs,

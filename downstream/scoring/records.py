@@ -20,6 +20,7 @@ from backbones.weights import entry_of, is_name
 
 from ..experiments import CONFIGS
 from ..saving import write_whole
+from ..training.recorded import read_config_text
 
 # Parts of a config that make a training what it is, and entries in them that do not: where files
 # lie and how they are read.
@@ -123,7 +124,14 @@ def deviations(meta: dict, experiment: str) -> list[str]:
         return [f'{experiment} is no experiment in configs/']
     if 'cfg' not in meta:
         return ['weights without a record of their training']
-    trained = Config.fromstring(meta['cfg'], '.py')
+    try:
+        return changes_in_training(meta, Config(read_config_text(meta['cfg'])), path)
+    except (KeyError, AttributeError, TypeError):  # what no training of ours writes
+        return ['weights with a record of their training that cannot be read']
+
+
+def changes_in_training(meta: dict, trained: Config, path: Path) -> list[str]:
+    """``deviations`` of the config that a checkpoint records from the experiment's file."""
     recipe = Config.fromfile(path, import_custom_modules=False)
     found = []
     done, wanted = ((meta['epoch'], trained.train_cfg.max_epochs)

@@ -69,6 +69,8 @@ def load_from_file(filename, map_location='cpu', **_):
                 {name: value for name, value in state.items() if isinstance(value, torch.Tensor)},
                 origin))
             rest['meta'] = {**rest.get('meta', {}), 'dino': origin.variant}
+        if 'meta' in rest:  # resuming, mmengine runs this text as Python
+            rest['meta'].pop('config', None)
     except ValueError as error:
         raise UserError(str(error)) from None
     return {**rest, 'state_dict': state}
@@ -208,6 +210,12 @@ def bare(model):
     return model
 
 
+def whole_state(runner):
+    """The tensors of a run's model by name; with FSDP, whose names and shapes alone count."""
+    whole = getattr(getattr(runner, 'strategy', None), 'whole', None)
+    return bare(runner.model).state_dict() if whole is None else whole
+
+
 class CheckFits(Hook):
     """Refuses a checkpoint that is not the model's, where mmengine only warns; logs what fitted.
 
@@ -232,10 +240,7 @@ class CheckFits(Hook):
             checkpoint['meta']['dino'] = variant
 
     def after_load_checkpoint(self, runner, checkpoint):
-        model = bare(runner.model)
-        own = getattr(getattr(runner, 'strategy', None), 'whole', None)  # with FSDP
-        if own is None:
-            own = model.state_dict()
+        model, own = bare(runner.model), whole_state(runner)
         buffers = {name.replace('_fsdp_wrapped_module.', '') for name, _ in model.named_buffers()}
         fit = Match(tensors_of(checkpoint['state_dict']), own, optional=buffers)
         check_fit(fit, model, self.source, checkpoint.get('meta') or {}, self.allow_partial,

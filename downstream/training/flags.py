@@ -31,6 +31,8 @@ def apply_flags(cfg, args):
             raise UserError(f'--amp: takes the place of OptimWrapper, but the config has {wrapper}')
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.deterministic:
+        set_deterministic(cfg)
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr: the config has no auto_scale_lr.base_batch_size')
@@ -41,6 +43,8 @@ def apply_flags(cfg, args):
         if args.resume != 'auto':
             cfg.load_from = args.resume
             check_whole(args.resume)
+    if args.allow_changes and not cfg.get('resume'):
+        raise UserError('--allow-changes: a run that goes on may be changed; it takes --resume')
     if args.resume == 'auto' or (cfg.get('resume') and not cfg.get('load_from')):
         notes += first_does(cfg, lambda: find_checkpoint(cfg))
     notes += use_weights(cfg, args.weights) if args.weights else []
@@ -58,6 +62,18 @@ def apply_flags(cfg, args):
     if pretrained and not load_from and is_name(pretrained):
         local_file(pretrained)  # before anything is built
     return notes
+
+
+def set_deterministic(cfg):
+    """Have the same numbers on the same machine and versions, or an error where that cannot be."""
+    cfg.setdefault('randomness', {})
+    cfg.randomness['deterministic'] = True  # torch's deterministic algorithms; cuDNN's, no search
+    cfg.setdefault('env_cfg', {})
+    cfg.env_cfg['cudnn_benchmark'] = False
+    if cfg.randomness.get('seed') is None:
+        cfg.randomness['seed'] = 0
+    # cuBLAS is deterministic with a workspace of its own alone; it asks when CUDA begins.
+    os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
 
 
 def use_weights(cfg, source):

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import difflib
 import gc
-import inspect
 import os
 import threading
 import traceback
@@ -20,12 +19,8 @@ from mmengine.utils import import_modules_from_strings
 from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
+from .options import merge_options
 
-# What --cfg-options may set although the config at hand does not mention it.
-RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
-               'find_unused_parameters', 'activation_checkpointing', 'efficient_conv_bn_eval',
-               'model_wrapper_cfg', 'custom_imports', 'tta_model', 'tta_pipeline',
-               'max_nonfinite'}
 PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
 
@@ -107,13 +102,13 @@ def read_config(path, options, *sections):
     except Exception as error:  # a config is code: whatever running it raises is about the config
         raise UserError(f'{path} cannot be read: {where_in_config(error)}'
                         f'{type(error).__name__}: {error}') from None
+    merge_options(cfg, options)
     if cfg.get('custom_imports'):
         try:
             import_modules_from_strings(**cfg.custom_imports)
         except ImportError as error:
             raise UserError(f'{path}: its custom_imports cannot be imported: {error}'
                             ) from None
-    merge_options(cfg, options)
     for section in sections:
         if not isinstance(cfg.get(section), dict):
             raise UserError(f'{path} is no experiment that this tool can run: its '
@@ -168,21 +163,6 @@ def where_in_config(error):
         if frame.filename != __file__ and 'site-packages' not in frame.filename:
             return f'{os.path.relpath(frame.filename)}, line {frame.lineno}: '
     return ''
-
-
-def merge_options(cfg, options):
-    """Merge --cfg-options; a misspelt first name would otherwise be ignored silently."""
-    for key in options:
-        name = key.split('.')[0]
-        if name not in cfg and name not in RUNNER_KEYS:
-            close = difflib.get_close_matches(name, {*cfg.keys(), *RUNNER_KEYS}, n=1)
-            raise UserError(f'--cfg-options {key}: the config has no {name!r}'
-                            + (f'; did you mean {close[0]!r}?' if close else ''))
-    try:
-        cfg.merge_from_dict(options)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f'--cfg-options {" ".join(options)} does not fit the config: {error}'
-                        ) from None
 
 
 def has_accelerator():

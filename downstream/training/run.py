@@ -4,6 +4,7 @@ from argparse import Namespace
 from mmengine.dist import get_world_size
 
 from ..data.checks import check_data
+from .changes import SameExperiment
 from .checkpoints import CheckFits
 from .flags import about_weights, apply_flags, fit_to_data
 from .launching import build_runner, fit_launcher, fit_precision, fit_strategy
@@ -42,11 +43,13 @@ def prepare(cfg, args: Namespace):
              + fit_precision(cfg) + fit_launcher(cfg) + fit_strategy(cfg))
     track(cfg, args.log)
     check_data(cfg, 'train', 'val', checked=bool(args.data))
+    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
+    same = SameExperiment(cfg, source, args.allow_changes)
     runner = build_runner(cfg)
     runner.cfg.world_size = get_world_size()  # for the checkpoint's record of its recipe
     for note in notes:
         runner.logger.warning(note)
-    source = cfg.get('load_from') or f'the latest checkpoint in {cfg.work_dir}'
+    runner.register_hook(same)
     resume = bool(cfg.get('resume'))
     runner.register_hook(CheckFits(source, whole=resume, resume=resume,
                                    allow_partial=args.allow_partial and not resume,

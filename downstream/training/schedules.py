@@ -1,5 +1,9 @@
 """Another length and another batch for an experiment, with what depends on them."""
+import warnings
+from collections.abc import Sequence
+
 from mmengine.config import Config
+from mmengine.optim import _ParamScheduler
 
 from ..errors import UserError
 
@@ -95,3 +99,29 @@ def set_batch(cfg: Config, batch: int | None, accumulate: int | None, world_size
             f'{iteration * accumulate / base:g} times its own'
             + (f', and there are {cfg.train_cfg.max_iters} iterations'
                if 'max_iters' in cfg.train_cfg else '') + '.']
+
+
+def fast_forward(schedulers: Sequence[_ParamScheduler], epochs: int, iters: int,
+                 epoch_length: int):
+    """Bring newly built schedulers, and the rates of their optimizer, to where a run is.
+
+    Args:
+        epochs: that are done; 0 in an experiment that counts iterations.
+        iters: that are done.
+        epoch_length: iterations of an epoch. Where the epochs had another length, their ends are
+            taken to be evenly spaced.
+    """
+    if epochs and not epochs * epoch_length <= iters < (epochs + 1) * epoch_length:
+        epoch_length = iters / epochs
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # they miss the steps of the optimizer
+        ended = 0
+        for number in range(1, iters + 1):
+            for scheduler in schedulers:
+                if not scheduler.by_epoch:
+                    scheduler.step()
+            while ended < epochs and number >= (ended + 1) * epoch_length - 1e-6:
+                ended += 1
+                for scheduler in schedulers:
+                    if scheduler.by_epoch:
+                        scheduler.step()

@@ -28,3 +28,37 @@ def test_interrupt(capsys):
 def test_bugs_keep_their_traceback():
     with pytest.raises(ZeroDivisionError), errors.one_message(''):
         1 / 0  # noqa: B018
+
+
+def test_operations_without_a_deterministic_version():
+    with pytest.raises(SystemExit) as stop, errors.one_message(''):
+        raise RuntimeError(
+            'nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, '
+            "but you set 'torch.use_deterministic_algorithms(True)'.")
+    assert stop.value.code.startswith(
+        'error: --deterministic: nll_loss2d_forward_out_cuda_template of torch has no')
+
+
+def test_what_an_option_may_have_brought_about(monkeypatch):
+    """In the first iteration it is one message, later a traceback: by then the option worked."""
+    monkeypatch.setitem(errors.options, 'model.in_channels', 3)
+
+    class Loop:
+        _iter = 0
+
+        def run_iter(self):
+            raise RuntimeError('expected 3 channels\nbut got 4')
+
+    for done, expected in ((0, 'with --cfg-options model.in_channels=3: RuntimeError: expected 3 '
+                            'channels\n(DOWNSTREAM_TRACEBACK=1 in the environment shows where.)'),
+                           (1, None)):
+        loop = Loop()
+        loop._iter = done
+        with pytest.raises(RuntimeError) as error:
+            loop.run_iter()
+        assert errors.user_message(error.value) == expected
+    loop._iter = 0
+    monkeypatch.setenv('DOWNSTREAM_TRACEBACK', '1')
+    with pytest.raises(RuntimeError) as error:
+        loop.run_iter()
+    assert errors.user_message(error.value) is None

@@ -68,7 +68,8 @@ def test_train_resume_score(task, request, tmp_path):
     assert state['optimizer']['param_groups'][0]['initial_lr'] == pytest.approx(1e-3 * 2 / 16)
 
     new_second()
-    train([str(config), '--resume', '--cfg-options', 'train_cfg.max_iters=4'])
+    train([str(config), '--resume', '--auto-scale-lr', '--allow-changes',
+           '--cfg-options', 'train_cfg.max_iters=4'])
     assert 'resumed epoch: 0, iter: 2' in log_of(work_dir)
     assert (work_dir / 'iter_4.pth').is_file()
 
@@ -97,7 +98,7 @@ def test_resume_from_a_file(segmentation):
 
     new_second()
     train([str(segmentation), '--resume', 'first/iter_2.pth', '--work-dir', 'second',
-           '--cfg-options', 'train_cfg.max_iters=3', *no_validation])
+           '--allow-changes', '--cfg-options', 'train_cfg.max_iters=3', *no_validation])
     log = log_of('second')
     assert 'resumed epoch: 0, iter: 2' in log and 'random weights' not in log
 

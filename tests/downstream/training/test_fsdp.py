@@ -106,7 +106,7 @@ def trained(tmp_path_factory):
         patch.setenv('LOCAL_RANK', '0')  # train.py sets it; it is taken back here
         run('train', 'one.py', '--auto-scale-lr')
         two_processes('two.py', '--auto-scale-lr', '--cfg-options', 'train_cfg.max_epochs=1')
-        two_processes('two.py', '--auto-scale-lr', '--resume')
+        two_processes('two.py', '--auto-scale-lr', '--resume', '--allow-changes')  # longer
         yield
     torch.set_num_threads(threads)
 
@@ -150,7 +150,7 @@ def test_same_checkpoint(epoch):
 def test_plain_processes_go_on_and_score(tmp_path):
     """Its checkpoints, with its config, in one process: the tools do without FSDP."""
     run('train', 'two.py', '--work-dir', tmp_path, '--resume', 'work_dirs/two/epoch_1.pth',
-        '--auto-scale-lr', '--cfg-options', 'train_dataloader.batch_size=2')
+        '--auto-scale-lr', '--allow-changes', '--cfg-options', 'train_dataloader.batch_size=2')
     torch.testing.assert_close(numbers(tmp_path), numbers('work_dirs/one')[STEPS // 2:],
                                rtol=1e-5, atol=0)
     assert 'training without FSDP' in next(tmp_path.glob('*/*.log')).read_text()

@@ -2,7 +2,7 @@
 from pathlib import Path
 
 import pytest
-from commands import command, refused
+from commands import command, refused, weights_of
 
 from downstream.training import launching
 
@@ -49,10 +49,32 @@ def test_malformed_config(tmp_path, text, fragments):
     ('optim_wrapper.optimizer.type=Adamm', ["there is no optimizer 'Adamm'"]),
     ('model=foo', ["'model' is 'foo', not a dict"]),
     ('load_from=5', ['load_from is 5, not the path']),
+    ('custom_imports.imports=no_such_module', ['cannot be imported', 'no_such_module']),
+    ('launcher=pytorch', ['--launcher sets it']),
+    # What the libraries' constructors, the data loader and the first step do not take.
+    ('train_dataloader.batchsize=2', ['with --cfg-options train_dataloader.batchsize=2',
+                                      "unexpected keyword argument 'batchsize'"]),
+    ('train_dataloader.dataset.pipeline.3.prob=2', ['prob=2: RandomFlip cannot be built']),
+    ('model.neck.num_outs=1', ['model.neck.num_outs=1: FPN cannot be built: AssertionError']),
+    ('optim_wrapper.optimizer.lr=-1', ['AdamW cannot be built: ValueError: Invalid learning']),
+    ('optim_wrapper.clip_grad.max_nrm=1', ["unexpected keyword argument 'max_nrm'"]),
+    ('randomness.sed=3', ["unexpected keyword argument 'sed'", 'DOWNSTREAM_TRACEBACK=1']),
 ])
 def test_bad_cfg_options(detection, option, fragments):
-    message = refused(train, detection, '--cfg-options', option)
+    message = refused(train, detection, '--cfg-options', 'train_cfg.val_interval=1', option)
     assert all(fragment in message for fragment in fragments), message
+
+
+def test_bad_cfg_options_of_other_tools(detection):
+    weights_of(detection)
+    for main, rest, option, said in (
+            (score, [], 'test_evaluator.metric=foo', "CocoMetric cannot be built: KeyError"),
+            (score, [], 'test_dataloader.batch_size=0', 'whole numbers from 1 on'),
+            (command('predict').main, ['coco/val', '-o', 'out'], 'model.test_cfg.rcnn=None',
+             'with --cfg-options model.test_cfg.rcnn=None: AssertionError'),
+            (command('predict').main, ['coco/val', '-o', 'out'], 'default_scope=5', 'not text')):
+        message = refused(main, detection, 'weights.pth', *rest, '--cfg-options', option)
+        assert said in message and option in message
 
 
 @pytest.mark.parametrize('part', ['schedules/1x.py', 'models/maskrcnn.py'])

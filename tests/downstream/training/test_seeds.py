@@ -1,4 +1,5 @@
 """A run that was stopped and resumed is the run that was not stopped: losses, weights, state."""
+import os
 import time
 from importlib.metadata import distributions
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_resuming_changes_nothing(request, tmp_path, monkeypatch, task, changes,
     length = f'train_cfg.{length}'
     train(config, 'straight', '--cfg-options', f'{length}=5', 'randomness.seed=7')
     train(config, 'stopped', '--cfg-options', f'{length}=2', 'randomness.seed=7')
-    train(config, 'stopped', '--resume', '--cfg-options', f'{length}=5')
+    train(config, 'stopped', '--resume', '--allow-changes', '--cfg-options', f'{length}=5')
 
     straight, stopped = (torch.load(find_latest_checkpoint(work_dir))
                          for work_dir in ('straight', 'stopped'))
@@ -82,6 +83,42 @@ def test_resuming_changes_nothing(request, tmp_path, monkeypatch, task, changes,
     assert straight['param_schedulers'] == stopped['param_schedulers']
     assert straight['message_hub']['runtime_info'].keys() == (
         stopped['message_hub']['runtime_info'].keys())
+
+
+def test_deterministic(segmentation, tmp_path, monkeypatch):
+    """One seed: equal losses and weights, however many workers load; another: others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('LOCAL_RANK', '0')
+    monkeypatch.delenv('CUBLAS_WORKSPACE_CONFIG', raising=False)
+    monkeypatch.setattr('yapf.yapflib.yapf_api.FormatCode', lambda text, **_: (text, True))
+    monkeypatch.setattr('torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL', 0.1)
+    config = segmentation.with_name('deterministic.py')
+    config.write_text(CHANGES.format(base=segmentation.name) + EPOCHS + (
+        "load = [dict(type='LoadImageFromFile'), dict(type='LoadLabels')]\n"
+        "train_dataloader['dataset'] = dict(pipeline=[*load, dict(type='RandomFlip', prob=0.5), "
+        "dict(type='PackSegInputs')])\n"))
+    runs = {}
+    try:
+        for seed, workers in ((None, 0), (0, 1), (0, 2), (1, 0)):
+            name = f'{seed}-{workers}'
+            train(config, name, '--deterministic', '--cfg-options', 'train_cfg.max_epochs=2',
+                  f'randomness.seed={seed}', f'train_dataloader.num_workers={workers}',
+                  f'train_dataloader.persistent_workers={workers > 0}')
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+            state = torch.load(find_latest_checkpoint(name))
+            runs[name] = (list(state['message_hub']['log_scalars']['train/loss'].data[0]),
+                          state['state_dict'])
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+        os.environ.pop('CUBLAS_WORKSPACE_CONFIG', None)
+    (losses, weights), *others, (other_losses, _) = runs.values()
+    assert len(set(losses)) == len(losses) == 4
+    for found, state in others:
+        assert found == losses
+        assert all(value.equal(state[name]) for name, value in weights.items())
+    assert other_losses != losses
 
 
 def test_indices_keep_their_number_on_the_way_to_a_worker():
