@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from mmengine.runner import find_latest_checkpoint
 
 from ..errors import UserError
 from ..experiments import ROOT
 from ..progress import Progress
+from .resuming import newest_whole
 from .stopping import STATUS
 
 LONGEST = 600.  # seconds that a training may say nothing
@@ -66,7 +66,7 @@ class Drill:
                           else signal.SIGKILL)
                 writing = draw.random() < self.at_checkpoints
                 counts['runs'] += 1
-                if not self.kill(drilled, number, draw.uniform(0, length), writing, counts):
+                if not self.kill(drilled, number, draw.uniform(0, 0.8 * length), writing, counts):
                     # It came to its end first: begin anew, so that all kills are of a run.
                     self.keep(drilled)
                     continue
@@ -100,6 +100,8 @@ class Drill:
         """Let a training run for a while and end it; whether it was still there."""
         process = self.start(work_dir)
         if not wait(process, delay, (lambda: being_written(work_dir)) if writing else None):
+            if process.wait():
+                raise UserError(f'{work_dir}: a training failed by itself; see output.txt there')
             return False
         counts['in_writing'] += being_written(work_dir)
         workers = descendants(process.pid)
@@ -155,7 +157,7 @@ def descendants(pid: int) -> list[int]:
 def differences(one: Path, other: Path) -> list[str]:
     """What differs in the last checkpoints, and in the scores, of two work dirs; to the last bit.
     """
-    first, second = (torch.load(find_latest_checkpoint(str(folder)), weights_only=True)
+    first, second = (torch.load(newest_whole(folder)[0], weights_only=True)
                      for folder in (one, other))
     found = []
     for part in 'state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers':
