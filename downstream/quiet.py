@@ -8,6 +8,7 @@ the tool first.
 import functools
 import logging
 import re
+import sys
 import warnings
 
 import mmengine.logging
@@ -81,6 +82,16 @@ def init_logger(self, *args, **kwargs):
     upstream_logger(self, *args, **kwargs)
     if len(self.handlers) > 1:  # there is a file
         self.handlers[0].addFilter(brief)
+        for handler in self.handlers[1:]:
+            handler.handleError = functools.partial(say_once, handler, [])
+
+
+def say_once(handler: logging.FileHandler, said: list, record: logging.LogRecord):
+    """In place of a traceback for each line that cannot be logged: the disk is full, or gone."""
+    if not said:
+        said.append(sys.exc_info()[1])
+        print(f'warning: {handler.baseFilename} is not written any more: {said[0]}',
+              file=sys.stderr)
 
 
 for message in WARNINGS:

@@ -10,7 +10,11 @@ import os
 import shutil
 from pathlib import Path
 
+import cv2
+import numpy as np
 from mmengine.fileio import LocalBackend, register_backend
+from mmengine.registry import VISBACKENDS
+from mmengine.visualization import LocalVisBackend
 
 from .errors import UserError
 
@@ -18,8 +22,11 @@ FULL = errno.ENOSPC, errno.EDQUOT
 
 
 @contextlib.contextmanager
-def whole_file(path: str | Path):
+def whole_file(path: str | Path, size: int | None = None):
     """Around the writing of a file: gives the path to write to, which then takes the file's place.
+
+    Args:
+        size: bytes that it will have, if that is known.
 
     Raises:
         UserError: the disk is full; what was written of the new file is removed.
@@ -38,7 +45,7 @@ def whole_file(path: str | Path):
         with contextlib.suppress(OSError):
             part.unlink()
         if isinstance(error, OSError) and error.errno in FULL:
-            raise UserError(disk_full(path)) from None
+            raise UserError(disk_full(path, size)) from None
         raise
     sync(path.parent)
 
@@ -47,13 +54,8 @@ def write_whole(path: str | Path, content: bytes | str):
     """Write a file, its folder too; text in UTF-8. Raises as ``whole_file``."""
     content = content.encode() if isinstance(content, str) else content
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as part:
-        try:
-            part.write_bytes(content)
-        except OSError as error:
-            if error.errno in FULL:
-                raise UserError(disk_full(Path(path), len(content))) from None
-            raise
+    with whole_file(path, len(content)) as part:
+        part.write_bytes(content)
 
 
 def sync(path: Path):
@@ -80,6 +82,16 @@ def in_units(size: float) -> str:
         if size < 1024 or unit == 'GiB':
             return f'{size:.{0 if unit == "bytes" else 1}f} {unit}'
         size /= 1024
+
+
+@VISBACKENDS.register_module(name='LocalVisBackend', force=True)
+class WholePictures(LocalVisBackend):
+    """mmengine's files of curves and pictures; a picture that cannot be written is an error."""
+
+    def add_image(self, name: str, image: np.ndarray, step: int = 0, **_):
+        self.experiment  # noqa: B018  makes the folders
+        content = cv2.imencode('.png', np.ascontiguousarray(image[..., ::-1]))[1]
+        write_whole(Path(self._img_save_dir, f'{name}_{step}.png'), content.tobytes())
 
 
 @register_backend('local', force=True, prefixes='')
