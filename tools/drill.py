@@ -3,6 +3,7 @@
 
     tools/drill.py                                   # small trainings on generated data
     tools/drill.py configs/mine.py --kills 20        # one of your own, some minutes long
+    tools/drill.py --soak 120                        # memory, files, processes of one process
 
 Half of the kills come while a checkpoint is written. docs/reliability.md
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from downstream.data.generated import make_demo_data
 from downstream.errors import one_message
-from downstream.training.drilling import Drill
+from downstream.training.drilling import Drill, soak
 
 SMALL = {
     # Epochs, worker processes, averaged weights.
@@ -46,6 +47,9 @@ def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('config', nargs='?', help='an experiment (default: two small ones)')
     parser.add_argument('--kills', type=int, default=25, metavar='N', help='of each (default: 25)')
+    parser.add_argument('--soak', type=float, metavar='MINUTES',
+                        help='kill nothing: train and test in one process for so long, and write '
+                             'down what it holds (soak.csv)')
     parser.add_argument('--seed', type=int, default=0, help='of the moments')
     parser.add_argument('-o', '--out', type=Path, default=Path('work_dirs/drill'), metavar='DIR')
     return parser.parse_args(argv)
@@ -63,6 +67,13 @@ def main(argv=None):
             configs.append(args.out / f'{name}.py')
             root = Path(__file__).resolve().parents[1]
             configs[-1].write_text(text.format(configs=os.path.relpath(root / 'configs', args.out)))
+    if args.soak:
+        for config in configs:
+            rows = soak(config, config.with_suffix(''), args.soak / len(configs))
+            print(f'{config.stem}: {len(rows)} rounds; the first, the middle, the last:')
+            for row in rows[0], rows[len(rows) // 2], rows[-1]:
+                print('  ' + ', '.join(f'{key} {value:.0f}' for key, value in row.items()))
+        return
     different = []
     for config in configs:
         counts = Drill(config, args.out / config.stem, args.kills, seed=args.seed).run()

@@ -1,7 +1,11 @@
 """Trainings that are killed again and again, compared with one that is left alone."""
+import contextlib
+import gc
 import json
 import os
 import random
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +18,7 @@ import torch
 from ..errors import UserError
 from ..experiments import ROOT
 from ..progress import Progress
+from ..saving import write_whole
 from .resuming import newest_whole
 from .stopping import STATUS
 
@@ -198,3 +203,55 @@ def scores(folder: Path) -> dict:
                 found[row['step']] = {key: value for key, value in row.items()
                                       if key not in ('step', 'time', 'data_time')}
     return found
+
+
+# -- the same process for hours --------------------------------------------------------------------
+
+def soak(config: Path, folder: Path, minutes: float) -> list[dict]:
+    """Train and test again and again in this process.
+
+    Args:
+        config: a small experiment.
+        folder: for the work dir, and for soak.csv with a line for each round.
+        minutes: when no further round begins.
+
+    Returns:
+        of each round: seconds since the begin, memory in MiB, open files, threads, child processes,
+        and files in /dev/shm (Linux).
+    """
+    folder.mkdir(exist_ok=True)
+    work_dir, rows, begin = folder / 'soak', [], time.monotonic()
+    with Progress(total=round(minutes), desc='minutes', unit='min') as line:
+        while (passed := time.monotonic() - begin) < 60 * minutes:
+            line.update(round(passed / 60) - line.n)
+            shutil.rmtree(work_dir, ignore_errors=True)
+            with open(folder / 'soak.txt', 'w') as log, contextlib.redirect_stdout(log), \
+                    contextlib.redirect_stderr(log):
+                tool('train.py', str(config), '--work-dir', str(work_dir))
+                tool('test.py', str(work_dir / config.name), str(newest_whole(work_dir)[0]),
+                     '--work-dir', str(work_dir / 'test'))
+            time.sleep(1.01 - time.time() % 1)  # mmengine names runs by the second
+            gc.collect()
+            rows.append(dict(seconds=time.monotonic() - begin, **held()))
+            write_whole(folder / 'soak.csv', '\n'.join(
+                [','.join(rows[0]), *(','.join(f'{value:g}' for value in row.values())
+                                      for row in rows)]) + '\n')
+    return rows
+
+
+def tool(name: str, *args: str):
+    """Run a command of tools/ in this process."""
+    before = sys.argv
+    sys.argv = [name, *args]
+    try:
+        runpy.run_path(str(ROOT / 'tools' / name), run_name='__main__')
+    finally:
+        sys.argv = before
+
+
+def held() -> dict[str, float]:
+    """What this process holds of the machine."""
+    status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
+    return dict(memory=int(status['VmRSS'].split()[0]) / 1024,
+                files=len(os.listdir('/proc/self/fd')), threads=int(status['Threads']),
+                children=len(descendants(os.getpid())), shared=len(os.listdir('/dev/shm')))
