@@ -1,5 +1,6 @@
 """One clear message for what a person can put right; a traceback for everything else."""
 import contextlib
+import os
 import re
 import reprlib
 import sys
@@ -23,13 +24,30 @@ def one_message(interrupted):
     try:
         yield
     except KeyboardInterrupt:
-        print(f'interrupted: {interrupted}', file=sys.stderr)
+        if first_to_say():
+            print(f'interrupted: {interrupted}', file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if not first_to_say():
+            sys.exit(1)
         message = user_message(error)
         if message is None:
             raise
         sys.exit(f'error: {printable(message)}')
+
+
+def first_to_say() -> bool:
+    """Whether none of the processes that tools/launch.py started has said why it ends.
+
+    What one finds wrong others find too, or they find it gone.
+    """
+    said = os.environ.get('DOWNSTREAM_SAID')
+    try:
+        if said:
+            os.close(os.open(said, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def shown(value) -> str:

@@ -20,6 +20,8 @@ from mmengine.utils import import_modules_from_strings
 from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
+from .processes import guard_forks
+from .waiting import about_others, set_timeout, wait_for_scores
 
 # What --cfg-options may set although the config at hand does not mention it.
 RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
@@ -208,6 +210,9 @@ def fit_launcher(cfg):
     if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
         raise UserError('--launcher pytorch is for processes that torchrun started: use '
                         'tools/dist_train.sh or tools/dist_test.sh')
+    if cfg.launcher != 'none':
+        timeout = set_timeout(cfg)
+        wait_for_scores()
     if has_accelerator() or cfg.launcher == 'none':
         return []  # (in a single process the runner itself makes SyncBN BN)
     if cfg.launcher != 'pytorch':
@@ -216,7 +221,7 @@ def fit_launcher(cfg):
     # mmengine would set a CUDA device and pass its number on: begin the process group before it
     # does, and tell DistributedDataParallel that there is no device number.
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group('gloo')
+        torch.distributed.init_process_group('gloo', timeout=timeout)
     defaults = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                     find_unused_parameters=cfg.get('find_unused_parameters', False))
     cfg.model_wrapper_cfg = {**defaults, **(cfg.get('model_wrapper_cfg') or {}),
@@ -281,6 +286,7 @@ def orderly_exit():
     more. destroy_process_group does not see to that, and models that FSDP or
     DistributedDataParallel wraps refer to it, from reference cycles.
     """
+    guard_forks()
     try:
         yield
     except BaseException as error:
@@ -291,6 +297,9 @@ def orderly_exit():
             leaving = threading.Thread(target=leave_processes, daemon=True)
             leaving.start()
             leaving.join(PATIENCE)
+        because_of_others = about_others(error)
+        if because_of_others:
+            raise because_of_others from None
         raise
     leave_processes()
 
