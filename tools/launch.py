@@ -50,8 +50,8 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def pass_signals_on(processes: list):
-    """SIGINT as it is, others as SIGTERM; the third ends the processes at once."""
+def pass_signals_on(processes: list) -> list[int]:
+    """SIGINT as it is, others as SIGTERM; the third ends the processes at once. Notes them."""
     arrived = []
 
     def pass_on(number, frame):
@@ -62,6 +62,7 @@ def pass_signals_on(processes: list):
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, pass_on)
+    return arrived
 
 
 def kill(processes: list, number: int):
@@ -124,9 +125,9 @@ def verdict(processes: list, failed: dict[int, int]) -> int | str:
 def main(argv):
     with tempfile.TemporaryDirectory() as folder:
         processes = start(int(argv[0]), [sys.executable, *argv[1:]], os.path.join(folder, 'said'))
-        pass_signals_on(processes)
+        arrived = pass_signals_on(processes)
         status = verdict(processes, wait(processes))
-    sys.exit(status)
+    sys.exit(status if len(arrived) < 3 else 128 + signal.SIGKILL)
 
 
 if __name__ == '__main__':

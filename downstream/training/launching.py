@@ -20,7 +20,7 @@ from mmengine.utils import import_modules_from_strings
 from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
-from .processes import guard_forks
+from .processes import end_workers, guard_forks
 from .waiting import about_others, set_timeout, wait_for_scores
 
 # What --cfg-options may set although the config at hand does not mention it.
@@ -292,6 +292,7 @@ def orderly_exit():
     except BaseException as error:
         if torch.distributed.is_initialized() and torch.distributed.get_backend() == 'gloo':
             forget_locals(error)
+            end_workers()
             # Joining waits for operations under way, and those for other processes, which may
             # never come: torchrun stops them when this process has ended.
             leaving = threading.Thread(target=leave_processes, daemon=True)
@@ -307,6 +308,7 @@ def orderly_exit():
 def leave_processes():
     """Close the process group, if any, and join its threads. No caller may hold the model."""
     if torch.distributed.is_initialized():
+        end_workers()
         torch.distributed.destroy_process_group()
         gc.collect()
 
