@@ -122,6 +122,36 @@ def test_one_that_hangs_says_where(start):
     assert f'The process of rank 1 ({pids[1]}) did not come' in said and 'in hangs_here' in said
 
 
+MISTAKE = '''
+import importlib.util, os, sys, time
+spec = importlib.util.spec_from_file_location('errors', sys.argv[1])
+errors = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(errors)
+
+@errors.one_message('')
+def main():
+    if sys.argv[2] == 'one' and os.environ['RANK'] == '0':
+        time.sleep(0.3)
+        sys.exit(76)  # of its own accord, as it has lost the other
+    raise ValueError('broken') if sys.argv[2] == 'bug' else errors.UserError('a mistake')
+
+main()
+'''
+
+
+@pytest.mark.parametrize('who', ['one', 'both', 'bug'])
+def test_what_is_wrong_is_said_once(tmp_path, who):
+    (tmp_path / 'mistake.py').write_text(MISTAKE)
+    done = subprocess.run([sys.executable, ROOT / 'tools' / 'launch.py', '2', 'mistake.py',
+                           ROOT / 'downstream' / 'errors.py', who],
+                          cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    if who == 'bug':
+        assert done.stderr.count('Traceback') == 1 == done.stderr.count('ValueError: broken')
+    else:
+        assert done.stderr == 'error: a mistake\n'
+
+
 def test_several_machines(monkeypatch, tmp_path):
     """Ranks go on from one machine to the next; the address is the first one's."""
     for name, value in dict(NNODES='2', NODE_RANK='1', MASTER_ADDR='10.0.0.1',

@@ -21,6 +21,7 @@ SEGMENTATION_CONFIG = SEGMENTATION.replace("type='SyncBN'", "type='GN', num_grou
     HOOKS.format('Seg')) + '''
 train_cfg.update(max_iters=6, val_interval=6)
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1))
+model['decode_head'].update(dropout_ratio=0.)
 pipeline.insert(3, dict(type='RandomFlip', prob=0.5))
 '''
 DETECTION_CONFIG = '''
