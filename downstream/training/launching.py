@@ -21,7 +21,7 @@ from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
 from .processes import end_workers, guard_forks
-from .waiting import about_others, set_timeout, wait_for_scores
+from .waiting import about_others, set_timeout, wait_for_first, wait_for_scores
 
 # What --cfg-options may set although the config at hand does not mention it.
 RUNNER_KEYS = {*inspect.signature(Runner.__init__).parameters, 'sync_bn', 'compile', 'runner_type',
@@ -270,6 +270,8 @@ def without_sync_bn(node):
 
 
 def build_runner(cfg):
+    if cfg.launcher == 'pytorch':
+        wait_for_first()  # it may be checking the data still
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.logger.addFilter(quiet.keep)
     return runner

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import mmengine.evaluator.metric
 from mmengine.config import Config
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import get_rank
 from mmengine.logging import MessageHub
 
 from ..errors import UserError, first_to_say, shown
@@ -80,6 +80,15 @@ def where(error: BaseException) -> str:
               f'line {frames[-1].lineno})')
 
 
+def wait_for_first(key: str = 'ready'):
+    """Wait in all processes but the first until that one comes here, for as long as it takes."""
+    if int(os.environ.get('WORLD_SIZE', 1)) > 1:
+        if int(os.environ['RANK']):
+            store().wait([key], LONGEST)
+        else:
+            store().set(key, b'ready')
+
+
 @functools.cache
 def wait_for_scores():
     """Let the first process compute scores as long as it takes.
@@ -90,12 +99,7 @@ def wait_for_scores():
     broadcast, count = mmengine.evaluator.metric.broadcast_object_list, itertools.count()
 
     def when_ready(scores, *args, **kwargs):
-        if get_world_size() > 1:
-            key = f'scores/{next(count)}'
-            if get_rank():
-                store().wait([key], LONGEST)
-            else:
-                store().set(key, b'ready')
+        wait_for_first(f'scores/{next(count)}')
         return broadcast(scores, *args, **kwargs)
 
     mmengine.evaluator.metric.broadcast_object_list = when_ready
