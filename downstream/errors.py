@@ -32,15 +32,32 @@ def one_message(interrupted):
     try:
         yield
     except KeyboardInterrupt:
-        print(f'interrupted: {interrupted}', file=sys.stderr)
+        if first_to_say():
+            print(f'interrupted: {interrupted}', file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if not first_to_say():
+            sys.exit(1)
         message = user_message(error)
         if message is None:
             raise
         sys.exit(f'error: {printable(message)}')
     finally:
         options.clear()
+
+
+def first_to_say() -> bool:
+    """Whether none of the processes that tools/launch.py started has said why it ends.
+
+    What one finds wrong others find too, or they find it gone.
+    """
+    said = os.environ.get('DOWNSTREAM_SAID')
+    try:
+        if said:
+            os.close(os.open(said, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def shown(value) -> str:

@@ -1,9 +1,11 @@
 """Commands, called in the process of a test."""
+import contextlib
 import importlib.util
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,24 @@ def two_processes(config, *args):
         list(map(str, [TOOLS / 'dist_train.sh', config, '2', *args])),
         env=env, capture_output=True, text=True, timeout=600)  # on a busy machine
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def alive(pids) -> list[int]:
+    """Those of the processes that are running (not what of them nobody has waited for)."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX':
+                found.append(pid)
+    return found
+
+
+def gone(pids, seconds: float) -> bool:
+    """Whether they end within that time."""
+    end = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pids)
 
 
 def weights_of(config, path='weights.pth', seed=0, **options) -> str:

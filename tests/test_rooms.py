@@ -10,7 +10,8 @@ ROOMS = 'data', 'heads', 'training', 'scoring', 'looking'  # each knows those be
 LONGEST = 100  # lines of a command
 # What backbones/ needs: torch and mmengine, with what those bring, and safetensors.
 NEEDED = {'torch', 'numpy', 'mmengine', 'rich', 'yaml', 'safetensors'}
-NOT_COMMANDS = 'in_venv', 'setup_env'  # what all commands begin with; what runs before the packages
+# What all commands begin with; what runs before the packages, and before the processes.
+NOT_COMMANDS = 'in_venv', 'setup_env', 'launch'
 
 
 def imported(path: Path, root: Path) -> list[str]:

@@ -14,10 +14,5 @@ TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ -x "$TOOLS/../.venv/bin/python" ]; then VENV="$TOOLS/../.venv/bin/python"; fi
 PYTHON=${PYTHON:-${VENV:-python3}}
 
-exec "$PYTHON" -m torch.distributed.run \
-    --nnodes="${NNODES:-1}" \
-    --node_rank="${NODE_RANK:-0}" \
-    --master_addr="${MASTER_ADDR:-127.0.0.1}" \
-    --master_port="${PORT:-29500}" \
-    --nproc_per_node="$GPUS" \
+exec "$PYTHON" "$TOOLS/launch.py" "$GPUS" \
     "$TOOLS/test.py" "$CONFIG" "$CHECKPOINT" --launcher pytorch "${@:4}"

@@ -20,6 +20,8 @@ from .. import quiet
 from ..errors import UserError
 from ..experiments import CONFIGS
 from .options import merge_options
+from .processes import end_workers, guard_forks
+from .waiting import about_others, set_timeout, wait_for_first, wait_for_scores
 
 PATIENCE = 5  # seconds that a process waits, after an error, for the threads of its group
 
@@ -189,6 +191,9 @@ def fit_launcher(cfg):
     if cfg.launcher == 'pytorch' and 'RANK' not in os.environ:
         raise UserError('--launcher pytorch is for processes that torchrun started: use '
                         'tools/dist_train.sh or tools/dist_test.sh')
+    if cfg.launcher != 'none':
+        timeout = set_timeout(cfg)
+        wait_for_scores()
     if has_accelerator() or cfg.launcher == 'none':
         return []  # (in a single process the runner itself makes SyncBN BN)
     if cfg.launcher != 'pytorch':
@@ -197,7 +202,7 @@ def fit_launcher(cfg):
     # mmengine would set a CUDA device and pass its number on: begin the process group before it
     # does, and tell DistributedDataParallel that there is no device number.
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group('gloo')
+        torch.distributed.init_process_group('gloo', timeout=timeout)
     defaults = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                     find_unused_parameters=cfg.get('find_unused_parameters', False))
     cfg.model_wrapper_cfg = {**defaults, **(cfg.get('model_wrapper_cfg') or {}),
@@ -246,6 +251,8 @@ def without_sync_bn(node):
 
 
 def build_runner(cfg):
+    if cfg.launcher == 'pytorch':
+        wait_for_first()  # it may be checking the data still
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.logger.addFilter(quiet.keep)
     return runner
@@ -262,16 +269,21 @@ def orderly_exit():
     more. destroy_process_group does not see to that, and models that FSDP or
     DistributedDataParallel wraps refer to it, from reference cycles.
     """
+    guard_forks()
     try:
         yield
     except BaseException as error:
         if torch.distributed.is_initialized() and torch.distributed.get_backend() == 'gloo':
             forget_locals(error)
+            end_workers()
             # Joining waits for operations under way, and those for other processes, which may
             # never come: torchrun stops them when this process has ended.
             leaving = threading.Thread(target=leave_processes, daemon=True)
             leaving.start()
             leaving.join(PATIENCE)
+        because_of_others = about_others(error)
+        if because_of_others:
+            raise because_of_others from None
         raise
     leave_processes()
 
@@ -279,6 +291,7 @@ def orderly_exit():
 def leave_processes():
     """Close the process group, if any, and join its threads. No caller may hold the model."""
     if torch.distributed.is_initialized():
+        end_workers()
         torch.distributed.destroy_process_group()
         gc.collect()
 

@@ -1,9 +1,15 @@
-"""What several processes of a run do once, before they are a process group."""
+"""The processes of a run: none outlives what it works for, and some things only one of them does.
+"""
 import contextlib
+import ctypes
+import faulthandler
 import functools
+import gc
 import os
 import pickle
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,9 +17,11 @@ from datetime import timedelta
 from mmengine.config import Config
 from torch.distributed import Store
 from torch.distributed.rendezvous import rendezvous
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 PATIENCE = 5  # seconds that a process which found a mistake waits for the others to hear of it
 LONGEST = timedelta(days=2)  # that the others wait: large data sets on slow disks take hours
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def first_does(cfg: Config, work: Callable[[], list[str]]) -> list[str]:
@@ -70,3 +78,46 @@ def store() -> Store:
     """The store over which the processes will find each other, as init_process_group does."""
     found, _, _ = next(rendezvous('env://'))
     return found
+
+
+@functools.cache
+def guard_forks():
+    """Have processes that are forked from now on (data loaders' workers) end with their parent.
+
+    On Linux the kernel kills them the moment this process has ended, by SIGKILL too; torch's
+    workers would look for it every five seconds, and never while they wait for room in a full
+    pipe. The kernel goes by the thread that forked, so children of other threads than the main one
+    are left to torch. Signals that this process handles are its own affair: in its children
+    SIGTERM and SIGUSR1 do again what they do by default, and SIGINT, which a terminal sends to
+    all, is left to the parent. SIGUSR2 has a process that tools/launch.py started say where it is.
+    """
+    if 'DOWNSTREAM_SAID' in os.environ:
+        faulthandler.register(signal.SIGUSR2, all_threads=False, chain=False)
+    prctl = ctypes.CDLL(None).prctl if sys.platform == 'linux' else None
+    parent = {}
+
+    def before():
+        parent.update(pid=os.getpid(), by_main=threading.get_native_id() == os.getpid())
+
+    def in_child():
+        for number in signal.SIGTERM, signal.SIGUSR1:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if prctl and parent['by_main']:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent['pid']:  # it ended in between
+                os._exit(1)
+
+    if hasattr(os, 'register_at_fork'):  # not on Windows, where nothing forks
+        os.register_at_fork(before=before, after_in_child=in_child)
+
+
+def end_workers():
+    """End the workers of all data loaders, in the order that lets them go at once.
+
+    Left to the garbage collector, a loader loses the queues over which it would tell its workers
+    first: it waits five seconds for each.
+    """
+    for loader in [each for each in gc.get_objects()
+                   if type(each) is _MultiProcessingDataLoaderIter]:
+        loader._shutdown_workers()

@@ -1,6 +1,5 @@
 """Stopped by a scheduler or a person: the run is saved between two iterations, then ends."""
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 
 from ..saving import write_whole
+from .processes import guard_forks
 from .resuming import INTERRUPTED, LAST, last_path
 
 TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command with --resume goes on
@@ -41,7 +41,7 @@ class Stopping(Hook):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self.process = os.getpid()
+        guard_forks()  # or a data loader's workers would listen, too
         before = {number: signal.signal(number, self.receive) for number in STATUS
                   if signal.getsignal(number) is not signal.SIG_IGN}  # as nohup asks for
         try:
@@ -51,10 +51,6 @@ class Stopping(Hook):
                 signal.signal(number, handler)
 
     def receive(self, number, frame):
-        if os.getpid() != self.process:  # a data loader's worker, which its parent ends
-            if number == signal.SIGTERM:
-                os._exit(128 + number)
-            return
         if number == signal.SIGINT:
             if self.at_once or self.asked == number:
                 raise KeyboardInterrupt
@@ -144,6 +140,4 @@ def leave(number: int, runner=None):
         last = last_path(Path(runner.work_dir))
         runner.logger.warning(
             f'{text} The same command with --resume goes on from {last}' if last else text)
-    if file := os.environ.get('DOWNSTREAM_STATUS_FILE'):  # for dist_train.sh: torchrun ends with 1
-        Path(file).write_text(str(STATUS[number]))
     sys.exit(STATUS[number])

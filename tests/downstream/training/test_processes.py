@@ -1,5 +1,7 @@
 """What several processes do once: the others have its result, and none is left waiting."""
+import ast
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import alive, gone
 from mmengine.config import Config
 
 from downstream.training import processes
@@ -39,6 +42,60 @@ torch.distributed.all_reduce(total)
 print(notes, cfg.new.a, int(total), flush=True)
 torch.distributed.destroy_process_group()
 '''
+
+
+# A process with two workers that take an hour for the second batch, as a main process has them:
+# with handlers of its own, and threads that have ended since.
+LOADER = '''
+import importlib.util, os, signal, sys, threading, time
+spec = importlib.util.spec_from_file_location('processes', sys.argv[1])
+processes = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(processes)
+from torch.utils.data import DataLoader
+
+class Data:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        slow.is_set() and time.sleep(3600)
+        return [os.getpid(), *(int(signal.getsignal(number)) for number in (
+            signal.SIGUSR1, signal.SIGINT))]
+
+for number in signal.SIGTERM, signal.SIGINT, signal.SIGUSR1:
+    signal.signal(number, lambda *_: None)
+processes.guard_forks()
+import torch.multiprocessing
+slow = torch.multiprocessing.Event()
+loader = DataLoader(Data(), 1, num_workers=2, persistent_workers=True, collate_fn=list)
+first = list(loader)
+thread = threading.Thread(target=list, args=[loader])
+thread.start()
+thread.join()
+again = list(loader)
+slow.set()
+batches = iter(loader)
+print([batch[0] for batch in first], [batch[0] for batch in again], sep='|', flush=True)
+time.sleep(3600)
+'''
+
+
+def test_workers_end_with_their_process(tmp_path):
+    """With SIGKILL, in the midst of a sample; until then they live through all epochs."""
+    (tmp_path / 'loader.py').write_text(LOADER)
+    parent = subprocess.Popen([sys.executable, '-W', 'ignore', 'loader.py', processes.__file__],
+                              cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        first, again = map(ast.literal_eval, parent.stdout.readline().split('|'))
+        workers = sorted({pid for pid, *_ in first})
+        assert len(workers) == 2 and sorted({pid for pid, *_ in again}) == workers
+        handlers = {tuple(found) for _, *found in first}
+        assert handlers == {(int(signal.SIG_DFL), int(signal.SIG_IGN))}
+        assert alive(workers) == workers
+    finally:
+        parent.kill()
+        parent.wait()
+    assert gone(workers, 2)
 
 
 def run(how, tmp_path, machines=1, each=3):
