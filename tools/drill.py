@@ -47,6 +47,8 @@ def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('config', nargs='?', help='an experiment (default: two small ones)')
     parser.add_argument('--kills', type=int, default=25, metavar='N', help='of each (default: 25)')
+    parser.add_argument('--processes', type=int, default=1, metavar='N',
+                        help='of a training (tools/dist_train.sh)')
     parser.add_argument('--soak', type=float, metavar='MINUTES',
                         help='kill nothing: train and test in one process for so long, and write '
                              'down what it holds (soak.csv)')
@@ -76,7 +78,8 @@ def main(argv=None):
         return
     different = []
     for config in configs:
-        counts = Drill(config, args.out / config.stem, args.kills, seed=args.seed).run()
+        counts = Drill(config, args.out / config.stem, args.kills,
+                       seed=args.seed, processes=args.processes).run()
         different += [f'{config.stem}: {text}' for text in counts['differences']]
         print(f'{config.stem}: ' + ', '.join(f'{key} {value:.1f}' if isinstance(value, float) else
                                              f'{key} {value}' for key, value in counts.items()))

@@ -37,6 +37,7 @@ class Drill:
         at_checkpoints: the share of the kills that wait until a checkpoint is being written.
         others: the share of the kills that are other signals than SIGKILL.
         seed: of the moments.
+        processes: of the training; signals go to the command that starts them.
         flags: further ones of tools/train.py.
     """
     config: Path
@@ -45,6 +46,7 @@ class Drill:
     at_checkpoints: float = 0.5
     others: float = 0.25
     seed: int = 0
+    processes: int = 1
     flags: list[str] = field(default_factory=list)
 
     def run(self) -> dict:
@@ -87,8 +89,11 @@ class Drill:
         return counts
 
     def command(self, work_dir: Path) -> list[str]:
-        return [sys.executable, str(ROOT / 'tools' / 'train.py'), str(self.config), '--work-dir',
-                str(work_dir), '--resume', *self.flags]
+        tools = ROOT / 'tools'
+        train = ([str(tools / 'dist_train.sh'), str(self.config), str(self.processes)]
+                 if self.processes > 1 else [sys.executable, str(tools / 'train.py'),
+                                             str(self.config)])
+        return [*train, '--work-dir', str(work_dir), '--resume', *self.flags]
 
     def start(self, work_dir: Path) -> subprocess.Popen:
         work_dir.mkdir(parents=True, exist_ok=True)
