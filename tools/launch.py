@@ -18,7 +18,8 @@ import time
 STOPPED = 75  # a process has saved a checkpoint and stopped, because it was asked to
 LOST = 76  # it ended because others were gone (downstream/training/processes.py)
 LATE = 77  # it said that it waited too long for others; these are asked where they are
-GRACE = 5  # seconds for the others when one has failed: to save what they write, to say why
+GRACE = 5  # seconds for the others when one has failed: to end what they write, to say why
+KILLED_GRACE = 1  # when it was killed: it has said nothing, and nobody else knows why
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -82,7 +83,8 @@ def wait(processes: list) -> dict[int, int]:
             return failed
         if since is None and set(failed.values()) - {STOPPED}:
             since = time.monotonic()
-        if since and time.monotonic() - since > GRACE:
+        killed = -signal.SIGKILL in failed.values()
+        if since and time.monotonic() - since > (min(GRACE, KILLED_GRACE) if killed else GRACE):
             ended = dict(failed)
             if {LATE, -signal.SIGABRT} & set(ended.values()):  # as NCCL ends what waited too long
                 ask_where(processes)
