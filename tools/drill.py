@@ -2,7 +2,7 @@
 """Kill trainings at random moments, resume them, and compare the ends: tools/drill.py.
 
     tools/drill.py                                   # small trainings on generated data
-    tools/drill.py configs/mine.py --kills 20        # one of your own, some minutes long
+    tools/drill.py CONFIG --kills 20                 # one of your own, some minutes long
     tools/drill.py --soak 120                        # memory, files, processes of one process
 
 Half of the kills come while a checkpoint is written. docs/reliability.md
