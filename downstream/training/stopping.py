@@ -28,6 +28,7 @@ class Stopping(Hook):
 
     def __init__(self):
         self.asked = 0  # the signal's number
+        self.left = 0  # the signal that ends the process where it is
         self.at_once = True  # whether nothing would be lost
         self.runner = None  # while it trains
         self.saved = None  # the iteration that the newest checkpoint is of
@@ -46,6 +47,14 @@ class Stopping(Hook):
                   if signal.getsignal(number) is not signal.SIG_IGN}  # as nohup asks for
         try:
             yield
+        except BaseException:
+            # What is raised in the midst of a library may be caught there, and another error made
+            # of it.
+            if self.left == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            if self.left:
+                sys.exit(STATUS[self.left])
+            raise
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -53,12 +62,14 @@ class Stopping(Hook):
     def receive(self, number, frame):
         if number == signal.SIGINT:
             if self.at_once or self.asked == number:
+                self.left = number
                 raise KeyboardInterrupt
             print('stopping with a checkpoint after this iteration; Ctrl-C again stops at once',
                   file=sys.stderr)
-        elif self.at_once:
-            leave(number, self.runner)
         self.asked = number
+        if self.at_once and number != signal.SIGINT:
+            self.left = number
+            leave(number, self.runner)
 
     # -- the run -----------------------------------------------------------------------------------
 

@@ -129,6 +129,18 @@ def test_before_and_after_a_training():
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+@pytest.mark.parametrize('number, left', [(signal.SIGTERM, 75), (signal.SIGINT, None)])
+def test_whatever_a_library_makes_of_it(number, left):
+    """mmengine's formatting of a config takes any exception for an error of the config's."""
+    with pytest.raises((SystemExit, KeyboardInterrupt)) as stop, Stopping().listening():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+        except:  # noqa: E722
+            raise SyntaxError('another') from None
+    assert getattr(stop.value, 'code', None) == left
+
+
 def test_a_second_interrupt_is_at_once():
     stopping = Stopping()
     with stopping.listening():
