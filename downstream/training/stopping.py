@@ -102,12 +102,16 @@ class Stopping(Hook):
             leave(number, runner)
 
     def before_val_epoch(self, runner):
+        self.saved = self.from_first(self.saved)
         # A validation is repeated; gradients that wait for more are not.
         self.at_once = self.saved == runner.iter and is_between_steps(runner)
 
     def after_val_iter(self, runner, batch_idx, data_batch=None, outputs=None):
-        if self.asked and is_between_steps(runner):
+        if not (self.asked and is_between_steps(runner)):
+            return
+        if get_world_size() == 1:  # several do not agree here: what is not saved waits
             self.save(runner, runner.epoch, runner.iter)
+        if self.saved == runner.iter:
             leave(self.asked, runner)
 
     def agreed(self) -> int:
@@ -119,16 +123,26 @@ class Stopping(Hook):
         return int(number)
 
     def save(self, runner, epoch: int, iteration: int):
-        """Write a checkpoint, unless there is one of this iteration."""
-        if self.saved == iteration:
+        """Write a checkpoint, unless there is one of this iteration. All processes call it."""
+        if self.from_first(self.saved) == iteration:
             return
         runner.save_checkpoint(runner.work_dir, INTERRUPTED, by_epoch=False,
                                meta=dict(epoch=epoch, iter=iteration))
         if runner.rank == 0:
             write_whole(Path(runner.work_dir, LAST), str(Path(runner.work_dir, INTERRUPTED)))
+        if get_world_size() > 1:  # a launcher may end all when the first has ended
+            dist.barrier(group=self.group)
 
     def after_train(self, runner):
         self.at_once, self.runner = True, None
+
+    def from_first(self, number: int | None) -> int | None:
+        """What the first process says: it alone writes ordinary checkpoints, and knows of them."""
+        if get_world_size() == 1:
+            return number
+        number = torch.tensor(number or 0)
+        dist.broadcast(number, 0, group=self.group)
+        return int(number) or None
 
     def tidy_up(self, runner, iteration: int):
         """Remove the checkpoint of an interruption, when there is a newer one."""
