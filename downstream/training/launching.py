@@ -71,7 +71,7 @@ def add_checkpoint(parser, more=''):
 def parse(parser, argv):
     try:
         args = parser.parse_args(argv)
-    except (ValueError, AssertionError) as error:  # from DictAction
+    except (ValueError, AssertionError, RecursionError) as error:  # from DictAction
         raise UserError('--cfg-options takes KEY=VALUE pairs with balanced brackets and no spaces '
                         f'inside a value, e.g. train_dataloader.batch_size=4 ({error})') from None
     if 'local_rank' in args:
