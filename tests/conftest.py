@@ -2,6 +2,7 @@
 import json
 import logging
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault('GOMP_SPINCOUNT', '20000')  # as tools/train.py, before torch is loaded
@@ -135,6 +136,13 @@ default_hooks = dict(
     visualization=dict(type='{0}VisualizationHook'))
 visualizer = dict(type='{0}LocalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 '''
+
+
+@pytest.fixture(autouse=True, scope='session')
+def interruptible():
+    """What a shell puts into the background is begun with SIGINT ignored, and hands that on."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope='session')

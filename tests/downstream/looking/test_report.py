@@ -103,7 +103,7 @@ def test_a_real_run(task, request):
     train, score_tool = command('train').main, command('test').main
     for iterations in 2, 4:
         time.sleep(1.01 - time.time() % 1)  # mmengine names runs by the second
-        train([str(config), '--work-dir', 'run', '--resume', '--cfg-options',
+        train([str(config), '--work-dir', 'run', '--resume', '--allow-changes', '--cfg-options',
                f'train_cfg.max_iters={iterations}'])
     time.sleep(1.01 - time.time() % 1)
     classwise = ['--cfg-options', 'test_evaluator.classwise=True'] if task == 'detection' else []

@@ -80,9 +80,8 @@ def test_a_failure_leaves_the_terminal_as_it_was(detection, coco, monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, 'stdout', terminal)
     (coco / 'val' / 'val1.jpg').write_bytes(b'not an image')
-    tool = command('train')
-    monkeypatch.setattr(tool, 'check_data', lambda *args, **options: None)
+    monkeypatch.setattr('downstream.training.run.check_data', lambda *args, **options: None)
     with pytest.raises(SystemExit, match='val1.jpg'):
-        tool.main([str(detection), '--work-dir', 'run'])
+        train([str(detection), '--work-dir', 'run'])
     assert sys.stdout is terminal
     assert terminal.getvalue().rsplit('\r', 1)[-1] == ''  # the line is gone
