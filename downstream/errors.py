@@ -13,6 +13,7 @@ options = {}
 LIKELY = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError,
           RuntimeError, TypeError, ValueError)
 SHOW = 'DOWNSTREAM_TRACEBACK'
+DISK_FULL = errno.ENOSPC, errno.EDQUOT  # of an OSError; the second is a quota's
 
 
 class UserError(Exception):
@@ -94,7 +95,7 @@ def user_message(error):
                            for frame, _ in traceback.walk_tb(error.__traceback__))][-1]
         if isinstance(error, ValueError) and raised_in.split('.')[0] == 'backbones':
             return text
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             place = f', where {error.filename} is' if error.filename else ''
             return (f'the disk is full{place} (or a quota is used up): make room, or write to '
                     'another disk')

@@ -5,7 +5,6 @@ writing local files (checkpoints, predictions, pictures) is replaced by this one
 imported.
 """
 import contextlib
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -16,9 +15,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.registry import VISBACKENDS
 from mmengine.visualization import LocalVisBackend
 
-from .errors import UserError
-
-FULL = errno.ENOSPC, errno.EDQUOT
+from .errors import DISK_FULL, UserError
 
 
 @contextlib.contextmanager
@@ -44,7 +41,7 @@ def whole_file(path: str | Path, size: int | None = None):
     except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             raise UserError(disk_full(path, size)) from None
         raise
     sync(path.parent)

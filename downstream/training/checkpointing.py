@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from ..errors import UserError
 from ..saving import in_units
+from .checkpoints import whole_state
 
 MOMENTS = {'SGD': 1, 'RMSprop': 1}  # values that an optimizer keeps of each parameter; others: 2
 
@@ -105,9 +106,7 @@ class Later:
 def size_of_checkpoint(runner) -> int:
     """Bytes of a checkpoint with an optimizer's state, as far as can be told before the first."""
     model = runner.model
-    whole = getattr(getattr(runner, 'strategy', None), 'whole', None)  # with FSDP
-    tensors = list((whole or model.state_dict()).values())
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in whole_state(runner).values())
     optimizer = getattr(runner.optim_wrapper, 'optimizer', None)
     moments = MOMENTS.get(type(optimizer).__name__, 2)
     if isinstance(optimizer, Optimizer):

@@ -169,20 +169,23 @@ def differences(one: Path, other: Path) -> list[str]:
     """
     first, second = (torch.load(newest_whole(folder)[0], weights_only=True)
                      for folder in (one, other))
-    found = []
-    for part in 'state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers':
-        if not same(first.get(part), second.get(part)):
-            found.append(f'{part} differs')
-    losses = [run['message_hub']['log_scalars']['train/loss'].data[0].tolist()
-              for run in (first, second)]
-    if losses[0] != losses[1]:
-        found.append('the losses differ')
+    found = [f'{part} differs' for part in different_parts(first, second)]
     if scores(one) != scores(other):
         found.append(f'the scores differ: {scores(one)} and {scores(other)}')
     names = [sorted(path.name for path in folder.glob('*.pth')) for folder in (one, other)]
     if names[0] != names[1]:
         found.append(f'the checkpoints are {names[0]} and {names[1]}')
     return found
+
+
+def different_parts(one: dict, other: dict) -> list[str]:
+    """What of the states of two trainings, as checkpoints hold them, is not the same."""
+    def losses(run):
+        return run['message_hub']['log_scalars']['train/loss'].data[0].tolist()
+
+    return [*(part for part in ('state_dict', 'ema_state_dict', 'optimizer', 'param_schedulers')
+              if not same(one.get(part), other.get(part))),
+            *['the loss'] * (losses(one) != losses(other))]
 
 
 def same(one, other) -> bool:

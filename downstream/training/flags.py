@@ -13,7 +13,7 @@ from ..errors import UserError
 from .backbones import use_backbone
 from .launching import has_accelerator
 from .processes import first_does
-from .resuming import check_whole, find_checkpoint
+from .resuming import find_checkpoint
 from .schedules import set_batch, set_length
 
 
@@ -42,11 +42,10 @@ def apply_flags(cfg, args):
         cfg.resume = True
         if args.resume != 'auto':
             cfg.load_from = args.resume
-            check_whole(args.resume)
     if args.allow_changes and not cfg.get('resume'):
         raise UserError('--allow-changes: a run that goes on may be changed; it takes --resume')
-    if args.resume == 'auto' or (cfg.get('resume') and not cfg.get('load_from')):
-        notes += first_does(cfg, lambda: find_checkpoint(cfg))
+    if cfg.get('resume'):
+        notes += first_does(cfg, lambda: find_checkpoint(cfg, args.resume))
     notes += use_weights(cfg, args.weights) if args.weights else []
     backbone = cfg.model.get('backbone') or {}
     init = backbone.get('init_cfg')

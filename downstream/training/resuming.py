@@ -21,15 +21,24 @@ VALIDATED = '.validated'  # the iterations after which a run was validated
 
 # -- which checkpoint ------------------------------------------------------------------------------
 
-def find_checkpoint(cfg) -> list[str]:
+def find_checkpoint(cfg, wanted: str | None = None) -> list[str]:
     """Let ``resume`` without a checkpoint's name find the newest whole one of the work dir.
 
     mmengine resumes what ``last_checkpoint`` names; that file is put right if what it names is not
     there, or not whole. Where there is none at all, the run starts from scratch.
 
+    Args:
+        wanted: 'auto' finds one also where the config names weights to start from (load_from).
+
     Returns:
         the lines to log.
+
+    Raises:
+        UserError: the checkpoint that is named is not whole.
     """
+    if cfg.get('load_from') and wanted != 'auto':
+        check_whole(cfg.load_from)
+        return []
     folder = Path(cfg.work_dir)
     found, lost = newest_whole(folder)
     if found is None:

@@ -100,19 +100,24 @@ def scores_itself(content: dict, classes: tuple, folder: Path, images: Path, mas
             assert scores.stats[0] > 0.999 or all(a['iscrowd'] for a in content['annotations'])
 
 
+def right_or_told(file, images):
+    """A file of annotations is read so that it scores itself, or one message says why not."""
+    try:
+        check = CocoCheck(read_coco(file), file, images)
+    except UserError as error:
+        return told(str(error))
+    readable(check.findings)
+    if not any(finding.error for finding in check.findings):
+        scores_itself(check.content, check.classes, file.parent, images, not check.without_mask)
+
+
 @examples(40)
 @given(changed(DETECTION))
 def test_fuzz_coco(images, content):
     with bounded() as folder:
         file = folder / 'x.json'
         file.write_text(json.dumps(content))
-        try:
-            check = CocoCheck(read_coco(file), file, images)
-        except UserError as error:
-            return told(str(error))
-        readable(check.findings)
-        if not any(finding.error for finding in check.findings):
-            scores_itself(check.content, check.classes, folder, images, not check.without_mask)
+        right_or_told(file, images)
 
 
 @examples(40)
@@ -121,13 +126,7 @@ def test_fuzz_coco_bytes(images, content):
     with bounded() as folder:
         file = folder / 'x.json'
         file.write_bytes(content)
-        try:
-            check = CocoCheck(read_coco(file), file, images)
-        except UserError as error:
-            return told(str(error))
-        readable(check.findings)
-        if not any(finding.error for finding in check.findings):
-            scores_itself(check.content, check.classes, folder, images, not check.without_mask)
+        right_or_told(file, images)
 
 
 @examples(30)
