@@ -1,5 +1,4 @@
 """Commands, called in the process of a test."""
-import contextlib
 import importlib.util
 import os
 import socket
@@ -12,7 +11,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS, DefaultScope
 
-from downstream.training.drilling import different_parts
+from downstream.training.drilling import alive, different_parts
 from downstream.training.launching import read_config
 
 TOOLS = Path(__file__).resolve().parents[1] / 'tools'
@@ -38,16 +37,6 @@ def two_processes(config, *args):
         list(map(str, [TOOLS / 'dist_train.sh', config, '2', *args])),
         env=env, capture_output=True, text=True, timeout=600)  # on a busy machine
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def alive(pids) -> list[int]:
-    """Those of the processes that are running (not what of them nobody has waited for)."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX':
-                found.append(pid)
-    return found
 
 
 def gone(pids, seconds: float) -> bool:

@@ -125,7 +125,7 @@ class Drill:
             raise UserError(f'{work_dir}: after {number.name} the training ended with status '
                             f'{status}; see output.txt there')
         time.sleep(2)
-        left = [pid for pid in workers if Path(f'/proc/{pid}').exists()]
+        left = alive(workers)
         counts['left_behind'] += len(left)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -175,6 +175,16 @@ def differences(one: Path, other: Path) -> list[str]:
     names = [sorted(path.name for path in folder.glob('*.pth')) for folder in (one, other)]
     if names[0] != names[1]:
         found.append(f'the checkpoints are {names[0]} and {names[1]}')
+    return found
+
+
+def alive(pids) -> list[int]:
+    """Those of the processes that are running (not what of them nobody has waited for)."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX':
+                found.append(pid)
     return found
 
 
